@@ -110,7 +110,7 @@ def runner_of(plan: SweepPlan, port: Port, solution: str) -> Any:
             shape(plan.config, plan.layers), port.backend_module, port.float_dtype, port.device
         )
         model = port.Qwen3ModelWeek2(checkpoint, attention="device")
-        port.use_products(model, "plain")
+        port.given.use_products(model, "plain")
         return port.runner(model, chunk_mask=port.chunked_attention_mask)
     runner, _ = load(
         plan.model, solution=solution, backend=port.name, device=port.device, dtype=port.float_dtype

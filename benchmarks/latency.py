@@ -129,7 +129,7 @@ def engines(plan: LatencyPlan, port: Port) -> dict[str, Caller]:
 
 def _week2(plan: LatencyPlan, port: Port, checkpoint: Any) -> Week2Calls:
     model = port.Qwen3ModelWeek2(checkpoint, attention=plan.attention)
-    port.use_products(model, "plain")
+    port.given.use_products(model, "plain")
     return Week2Calls(port, model)
 
 

@@ -53,7 +53,9 @@ def check_port(b, cases: list, dtype: str, idea: str) -> None:
     __tracebackhide__ = True
     check_products(b, cases, dtype, idea, in_tiles=True)
     for x, w, bias in cases:
-        y = b.NativeMatrix.of(b.array(w, dtype))(b.array(x, dtype), None if bias is None else b.array(bias))
+        y = b.given.native_matrix(b.array(w, dtype))(
+            b.array(x, dtype), None if bias is None else b.array(bias)
+        )
         assert y.dtype == b.dtype(dtype), "the product must have the type of x"
         assert_product(b.numpy(y), x, w, bias, dtype, idea)
 
@@ -293,7 +295,7 @@ def test_group_through_the_port(b, rng, group_size, bits, dtype):
         )
         parts = b.array(words_of(q, bits)), b.array(scales, dtype), b.array(biases, dtype)
         weights = b.QuantizedWeights(*parts, group_size, bits)
-        actual = b.NativeQuantizedMatrix.of(weights)(b.array(x, dtype), b.array(bias))
+        actual = b.given.native_quantized(weights)(b.array(x, dtype), b.array(bias))
         assert actual.dtype == b.dtype(dtype), "the product must have the type of x"
         w = q.reshape(O, 2, -1) * scales[..., None] + biases[..., None]
         expected = rounded(x, dtype) @ w.reshape(O, -1).T + bias
@@ -432,7 +434,7 @@ def test_attention_through_the_port(b, rng, dtype):
     # The last token of a request is its row in this step; each ends with a run of one.
     own = [64 if row == 2 else texts[row][-1][0] + texts[row][-1][1] - 1 for row in range(3)]
     before = {0: [], 1: [(96, 8), (40, 8), (16, 2)], 2: texts[2][:-1]}
-    actual = b.attend_runs(query, *pages, b.decode_runs(before, b.array(own)), 32**-0.5)
+    actual = b.given.attend_runs(query, *pages, b.given.decode_runs(before, b.array(own)), 32**-0.5)
     assert actual.dtype == b.dtype(dtype), "the output must have the type of the query"
     wide = [rounded(array, dtype) for array in arrays]
     assert_attention(b.numpy(actual), wide, texts, 32**-0.5, dtype, "attention" + OR_EARLIER)

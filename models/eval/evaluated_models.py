@@ -57,7 +57,7 @@ def week_2_logits(
     quantizer = WeightQuantizer(port, bits, activation_choice(port, activations))
     checkpoint = load_checkpoint(model, backend, port.device, port.float_dtype, quantizer)
     network = port.Qwen3ModelWeek2(checkpoint, **mlp_options(port, checkpoint.config))
-    port.use_products(network, "plain")
+    port.given.use_products(network, "plain")
 
     def logits(ids: list[list[int]]) -> np.ndarray:
         return port.numpy(network(port.array(ids), 0, network.create_kv_cache(len(ids[0]))))

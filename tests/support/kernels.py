@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from tiny_llm_given.native import library
+from tiny_llm_given.native.arrays import of_numpy
+
 from .child import Endless, in_child
 
 GUARD = 1023  # numbers on each side; odd, so that an array is aligned to the size of a number and no more
@@ -20,21 +23,21 @@ _broken: dict[str, Exception] = {}
 
 
 def in_child_of(solution: Any, name: str, work: Callable[[Any], list[Array]]) -> list[Array]:
-    """What `work` returns in a child process, of a module of the solution whose kernel is compiled.
+    """What `work` returns in a child process, of a kernel of the solution that is compiled.
 
     Args:
         solution: the fixture `b` or `s`.
         name: "product", "quantized_product" or "decode_attention".
     """
     __tracebackhide__ = True
-    package = getattr(solution, "solution", solution).__name__.partition(".")[0]
-    library, module = (import_module(f"{package}.native.{each}") for each in ("library", name))
-    text = library.source(f"{name}.cpp") + library.source("lines.h")
+    package = f"{getattr(solution, 'solution', solution).__name__.partition('.')[0]}.native"
+    kernel = getattr(import_module(package).NATIVE, name)
+    text = library.source(f"{name}.cpp", package)
     if text in _broken:
         raise type(_broken[text])(f"{str(_broken[text]).splitlines()[0].rstrip(':')}: see the first failure")
     try:
-        library.library(f"{name}.cpp")  # compiled here, for all tests
-        return in_child(lambda: work(module))
+        library.library(f"{name}.cpp", package)  # compiled here, for all tests
+        return in_child(lambda: work(kernel))
     except (library.CompileError, Endless) as error:
         _broken[text] = error
         raise
@@ -93,9 +96,9 @@ def multiply(solution: Any, cases: list, dtype: str, in_tiles: bool) -> list[Arr
 def _multiply(product: Any, x: Array, w: Array, bias: Array | None, dtype: str, in_tiles: bool) -> Array:
     y = guarded(stored(np.full((len(x), len(w)), np.nan), dtype))
     given = guarded(stored(x, dtype)), guarded(product.pack(stored(w, dtype)))
-    of_bias = None if bias is None else of_numpy(product, guarded(stored(bias, "float32")), "float32")
-    arrays = [of_numpy(product, array, dtype) for array in given]
-    product.multiply(*arrays, of_bias, of_numpy(product, y, dtype), in_tiles=in_tiles)
+    of_bias = None if bias is None else of_numpy(guarded(stored(bias, "float32")), "float32")
+    arrays = [of_numpy(array, dtype) for array in given]
+    product.multiply(*arrays, of_bias, of_numpy(y, dtype), in_tiles=in_tiles)
     assert_untouched("y", y)
     return numbers(y)
 
@@ -118,8 +121,8 @@ def _multiply_quantized(
     y = guarded(np.full((len(x), len(w)), np.nan, np.float32))
     constants = product.pack_constants(*(part.astype(np.float32) for part in (scales, biases)))
     given = stored(x, "float32"), product.pack(w.astype(np.uint8), bits), constants
-    arrays = [of_numpy(product, guarded(array)) for array in given]
-    product.multiply(*arrays, None, of_numpy(product, y), group_size, bits)
+    arrays = [of_numpy(guarded(array)) for array in given]
+    product.multiply(*arrays, None, of_numpy(y), group_size, bits)
     assert_untouched("y", y)
     return numbers(y)
 
@@ -149,8 +152,8 @@ def _attend(
     arrays = [*(guarded(stored(array, dtype)) for array in (query, keys, values)), out]
     lists = [guarded(np.array(each, np.int64)) for each in listed(texts)]
     attention.attend(
-        *(of_numpy(attention, array, dtype) for array in arrays),
-        *(of_numpy(attention, each) for each in lists),
+        *(of_numpy(array, dtype) for array in arrays),
+        *(of_numpy(each) for each in lists),
         scale,
     )
     assert_untouched("out", out)
@@ -162,8 +165,3 @@ def listed(texts: list) -> tuple[list[int], list[int], list[int]]:
     runs = [run for text in texts for run in text]
     ends = np.cumsum([0, *map(len, texts)]).tolist()
     return [start for start, _ in runs], [count for _, count in runs], ends
-
-
-def of_numpy(module: Any, array: Array, dtype: str | None = None) -> Any:
-    """See `native/arrays.py`, of the package that a module is in."""
-    return import_module(f"{module.__package__}.arrays").of_numpy(array, dtype)

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 
+from tiny_llm_given.torch import hpu, hpu_quantized, hpu_self_check
 from tiny_llm_kit.course.grading.flash import statistics64
 from tiny_llm_kit.repo import ROOT
-from tiny_llm_ref.torch_backend import hpu, hpu_quantized, hpu_self_check
 from tiny_llm_ref.torch_backend.flash_attention import fused_statistics
 
 IMITATION = ROOT / "tests_refsol" / "imitation_gaudi"

@@ -47,11 +47,13 @@ def alone(query, text, window):
 
 def sets_of(b, name):
     """The kernels of this name; for "device" on torch those of a Gaudi too, by their twins."""
-    package = b.solution.__name__
-    yield import_module(f"{package}.packed_kernels").choose_packed_kernels(name, "cpu")
-    if (name, b.name) == ("device", "torch"):
-        gaudi = import_module(f"{package}.hpu_attention")
-        yield SimpleNamespace(mask=gaudi.fused_mask, attend=gaudi.attend_fused)
+    if name != "device":
+        yield SimpleNamespace(mask=b.packed_mask, attend=b.packed_attention)
+        return
+    of_device = import_module(f"tiny_llm_given.{b.name}.packed_kernels").kernels_of_device
+    yield of_device(b.solution, "cpu")
+    if b.name == "torch":
+        yield of_device(b.solution, "hpu")
 
 
 @pytest.mark.parametrize("kernels", ["simple", "device"])
@@ -96,7 +98,7 @@ def test_each_request_reads_its_own_text_and_nothing_else(b, kernels, most, data
 
 def test_decodes_of_similar_length_are_one_call_and_others_are_not(b):
     """So the padding of a call is at most as long as what its requests read."""
-    cpu = import_module(f"{b.solution.__name__}.cpu_attention")
+    cpu = import_module(f"tiny_llm_given.{b.name}.cpu_attention")
     page, lengths = 4, [3, 70, 65, 4, 128]
     tables = [
         list(range(40 * index, 40 * index + -(-length // page))) for index, length in enumerate(lengths)

@@ -100,7 +100,7 @@ def test_the_merge_of_pages_holds_nothing_for_every_page_and_request(port):
 
 def test_the_mask_of_gaudis_kernel_is_converted_once_per_step(port):
     """Not in every layer: at 2,048 rows and 256 pages a conversion writes 128 MiB. By the twins, on a CPU."""
-    from tiny_llm_ref.torch_backend.hpu_attention import attend_fused, fused_mask
+    from tiny_llm_given.torch.hpu_attention import attend_fused, fused_mask
 
     batch = PackedBatch(
         [0] * 7,
@@ -112,9 +112,11 @@ def test_the_mask_of_gaudis_kernel_is_converted_once_per_step(port):
         [6],
         [SamplingParams()],
     )
-    mask = fused_mask(inputs_of(batch, PAGE, COUNT).map(port.array), PAGE)
+    mask = fused_mask(port.solution, inputs_of(batch, PAGE, COUNT).map(port.array), PAGE)
     shapes = [(7, H, D), (7, HKV, D), (7, HKV, D), *[(COUNT + 1, PAGE, HKV, D)] * 2]
-    recording = record(lambda: attend_fused(*(port.array(np.ones(s), "bfloat16") for s in shapes), mask))
+    recording = record(
+        lambda: attend_fused(port.solution, *(port.array(np.ones(s), "bfloat16") for s in shapes), mask)
+    )
     assert mask.bias.shape == (7, 3 * PAGE + 7)
     copies = [operation for operation in recording.signature if operation[0] == "aten::_to_copy"]
     assert copies and not [copy for copy in copies if tuple(mask.bias.shape) in copy[1]]

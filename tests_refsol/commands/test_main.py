@@ -386,7 +386,9 @@ def test_only_week_3_compiles(ask):
 
 
 def test_week_3_is_told_whether_to_compile(ask, monkeypatch):
-    monkeypatch.setattr(f"tiny_llm_ref.{PORT}_backend.cannot_compile", lambda device: "no compiler here")
+    monkeypatch.setattr(
+        f"tiny_llm_given.{PORT}.given.Given.cannot_compile", staticmethod(lambda device: "no compiler here")
+    )
     code, _, errors = ask("--loader", "week3", "--device", "cpu", "--no-enforce-eager")
     assert code == 2 and errors.startswith("enforce_eager=False: no compiler here")
     assert ask("--loader", "week3", "--device", "cpu", "--max-tokens", "1")[0] == 0

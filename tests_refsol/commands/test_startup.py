@@ -14,7 +14,7 @@ from tiny_llm_kit.repo import ROOT, command_modules
 # What a start may import beside Python's own: libraries, and rooms of the kit. The rest is for a model, or for another
 # command.
 KIT = {f"tiny_llm_kit.{name}" for name in ("commands", "course", "engine", "model", "repo", "solution_types")}
-KIT |= {"tiny_llm_kit", "tiny_llm_kit.terminal", "tiny_llm_kit.torch_build"}
+KIT |= {"tiny_llm_kit", "tiny_llm_kit.terminal", "tiny_llm_kit.torch_build", "tiny_llm_given"}
 MAY_IMPORT = {
     "main --help": KIT,
     "doctor --help": KIT | {"tiny_llm_kit.trace"},

@@ -52,7 +52,7 @@ def test_imports_in_functions_count_and_those_for_type_checkers_or_later_blanks_
     assert found == {"packing": {"pack"}, "buckets": {"Buckets"}}
     assert is_only_for({8}, found["packing"], tree) and not is_only_for({7}, found["packing"], tree)
     assert not is_only_for({8}, found["buckets"], tree), "nobody uses it, so no blank does"
-    assert first_day(SCHEDULER) == Day(3, 3) and first_day(REFERENCE / "groups.py") is None
+    assert first_day(SCHEDULER) == Day(3, 3) and first_day(REFERENCE / "batch.py") is None
 
 
 def test_documentation_is_no_code(tmp_path):

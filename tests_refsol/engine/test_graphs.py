@@ -3,6 +3,7 @@
 import importlib
 import weakref
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -53,17 +54,17 @@ def compiler(monkeypatch):
 
 @pytest.fixture
 def graphs():
-    return importlib.import_module("tiny_llm_ref.torch_backend.graphs")
+    return importlib.import_module("tiny_llm_given.torch.graphs")
 
 
 @pytest.fixture
 def hpu():
-    return importlib.import_module("tiny_llm_ref.torch_backend.hpu")
+    return importlib.import_module("tiny_llm_given.torch.hpu")
 
 
 @pytest.fixture
 def products():
-    return importlib.import_module("tiny_llm_ref.torch_backend.products")
+    return importlib.import_module("tiny_llm_given.torch.products")
 
 
 @pytest.fixture(params=installed_backends())
@@ -81,7 +82,10 @@ def model_of(port, attention="tiled", **changes):
         shape("tiny-qwen3", LAYERS), port.backend_module, port.float_dtype, port.device
     )
     port.seed(0)
-    return port.Qwen3ModelWeek3(checkpoint, attention=attention, **changes)
+    model = port.Qwen3ModelWeek3(checkpoint, attention=attention, **changes)
+    if attention == "device":
+        port.given.use_packed_kernels(model)
+    return model
 
 
 def mixed_batch(chunk: int, context: int = 13) -> PackedBatch:
@@ -132,14 +136,14 @@ def test_compiled_parts_compute_what_the_layers_compute(port, compiler):
     batches = [mixed_batch(1), mixed_batch(6), mixed_batch(9)]
     model = model_of(port)
     expected = logits_of(port, model, batches)
-    actual = logits_of(port, port.compile_model(model, "cpu", 3), batches)
+    actual = logits_of(port, port.given.compile_model(model, "cpu", 3), batches)
     for one, other in zip(actual, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
 
 
 def test_a_cpu_has_two_graphs_per_part_for_all_layers_and_all_numbers_of_rows(torch_port, compiler, graphs):
     """One row is a graph of its own, because a compiler takes 1 for a constant."""
-    model = torch_port.compile_model(model_of(torch_port), "cpu", 3)
+    model = torch_port.given.compile_model(model_of(torch_port), "cpu", 3)
     runner = runner_of(torch_port, model, [])
     parts = len(graphs.PARTS["cpu"])
     for count, expected in ((1, parts), (2, 2 * parts)):
@@ -165,7 +169,7 @@ def test_attention_of_decodes_on_a_cpu_has_two_graphs(torch_port, compiler, grap
     """One for one request, and one for any number of any length: the warm-up has met both."""
     model = model_of(torch_port, "device")
     compiled, eager = [], []
-    runner = runner_of(torch_port, torch_port.compile_model(model, "cpu", 3), compiled)
+    runner = runner_of(torch_port, torch_port.given.compile_model(model, "cpu", 3), compiled)
     each = len(graphs.PARTS["cpu"]) + 1
     for count, expected in ((1, each), (2, 2 * each)):
         runner.run(decodes_of_padding(serving, count, BLOCKS, PAGE))
@@ -184,7 +188,7 @@ def test_attention_of_decodes_on_a_cpu_has_two_graphs(torch_port, compiler, grap
 
 
 def test_a_gpu_has_one_graph_per_part_and_number_of_rows(torch_port, compiler, graphs):
-    model = torch_port.compile_model(model_of(torch_port), "cuda", 8)
+    model = torch_port.given.compile_model(model_of(torch_port), "cuda", 8)
     buckets = make_buckets("exponential", 8, 2, 24, PAGE, pad_pages=False)
     runner = runner_of(torch_port, model, [], buckets=buckets)
     runner.warm_up()
@@ -198,12 +202,12 @@ def test_a_gpu_has_one_graph_per_part_and_number_of_rows(torch_port, compiler, g
 
 def test_every_part_of_an_hpu_is_a_graph_per_shape_and_never_breaks(torch_port, compiler, graphs):
     """Attention, masks and head are parts too. Dynamo traces the twins of the kernels here."""
-    fused = importlib.import_module("tiny_llm_ref.torch_backend.hpu_attention")
+    fused = importlib.import_module("tiny_llm_given.torch.hpu_attention")
     model = model_of(torch_port)
-    model.packed_mask = fused.fused_mask
+    model.packed_mask = partial(fused.fused_mask, torch_port.solution)
     for layer in model.layers:
-        layer.packed_attention = fused.attend_fused
-    model = torch_port.compile_model(model, "hpu", 8)
+        layer.packed_attention = partial(fused.attend_fused, torch_port.solution)
+    model = torch_port.given.compile_model(model, "hpu", 8)
     runner = runner_of(torch_port, model, [])
     parts = len(graphs.PARTS["hpu"]) + len(graphs.MODEL_PARTS["hpu"])
     for chunk, context, expected in ((3, 13, parts), (3, 9, parts), (5, 13, 2 * parts)):
@@ -218,7 +222,7 @@ def test_a_cpu_without_bf16_units_compiles_its_products_in_float32_too(
     """What the processor has is a constant to the compiler; the product changes with the number of rows."""
     monkeypatch.setattr(products, "_has_bf16_units", lambda: False)
     port = Port("tiny_llm_ref", "torch", "cpu", "bfloat16")
-    model = port.compile_model(model_of(port), "cpu", 3)
+    model = port.given.compile_model(model_of(port), "cpu", 3)
     runner = runner_of(port, model, [])
     for count in (1, 2, 14):
         runner.run(rows_of_padding(serving, count, BLOCKS * PAGE))
@@ -228,7 +232,7 @@ def test_a_cpu_without_bf16_units_compiles_its_products_in_float32_too(
 def test_the_limit_of_recompilations_is_raised_to_the_number_of_shapes(torch_port, compiler, graphs):
     """Beyond it Dynamo runs a part as it is, and says so only in a log."""
     with torch._dynamo.config.patch(recompile_limit=2, accumulated_recompile_limit=2):
-        model = torch_port.compile_model(model_of(torch_port), "cuda", 3)
+        model = torch_port.given.compile_model(model_of(torch_port), "cuda", 3)
         runner = runner_of(torch_port, model, [])
         for count in range(1, 4):
             runner.run(rows_of_padding(serving, count, BLOCKS * PAGE))
@@ -237,7 +241,7 @@ def test_the_limit_of_recompilations_is_raised_to_the_number_of_shapes(torch_por
 
 def test_the_model_that_is_compiled_stays_as_it_is(port, compiler):
     model = model_of(port)
-    made = port.compile_model(model, "cpu", 1)
+    made = port.given.compile_model(model, "cpu", 1)
     assert "project_in" in vars(made.layers[0]) and "project_in" not in vars(model.layers[0])
     assert made.embedding is model.embedding
 
@@ -263,7 +267,7 @@ def test_plain_weights_are_freed_one_by_one(monkeypatch, compiler, products):
         return pack(w, bias)
 
     monkeypatch.setattr(products.PackedLinear, "of", packed)
-    made = port.compile_model(model, "cpu", 1)
+    made = port.given.compile_model(model, "cpu", 1)
     assert alive == list(range(len(plain), 0, -1))
     batches = [mixed_batch(1), mixed_batch(6)]
     for one, other in zip(logits_of(port, made, batches), logits_of(port, model, batches), strict=True):
@@ -274,19 +278,19 @@ def test_plain_weights_are_freed_one_by_one(monkeypatch, compiler, products):
 
 
 def test_a_missing_compiler_is_one_line_that_names_it(port, monkeypatch):
-    module = importlib.import_module(f"tiny_llm_ref.{port.name}_backend.graphs")
+    module = importlib.import_module(f"tiny_llm_given.{port.name}.graphs")
     monkeypatch.setattr(module.shutil, "which", lambda name: None)
-    line = port.cannot_compile("cpu")
+    line = port.given.cannot_compile("cpu")
     assert "needs" in line and "install" in line and "g++" in line and "\n" not in line
 
 
 def test_nothing_is_missing_where_there_is_a_compiler(port, monkeypatch, tmp_path):
-    module = importlib.import_module(f"tiny_llm_ref.{port.name}_backend.graphs")
+    module = importlib.import_module(f"tiny_llm_given.{port.name}.graphs")
     monkeypatch.setattr(module.shutil, "which", lambda name: f"/usr/bin/{name}")
     if port.name == "torch":
         (tmp_path / "Python.h").touch()
         monkeypatch.setattr(module.sysconfig, "get_path", lambda name: str(tmp_path))
-    assert port.cannot_compile("cpu") is None
+    assert port.given.cannot_compile("cpu") is None
 
 
 @pytest.mark.parametrize("missing", ["triton", "Python.h"])
@@ -351,7 +355,7 @@ def test_cuda_graphs_replay_the_step_and_share_their_memory(torch_port, cuda):
     made = []
 
     def capture(forward):
-        made.append(torch_port.capture_step(forward, "cuda", 2))
+        made.append(torch_port.given.capture_step(forward, "cuda", 2))
         return made[0]
 
     actual = logits_of(torch_port, model, batches, capture=capture)
@@ -364,20 +368,20 @@ def test_a_cpu_and_mlx_capture_nothing(port):
     def step(*arrays):
         return arrays
 
-    assert port.capture_step(step, "cpu", 3) is step
+    assert port.given.capture_step(step, "cpu", 3) is step
 
 
 def test_lazy_mode_captures_the_step_and_compiles_no_part(torch_port, monkeypatch, hpu):
     monkeypatch.setattr(hpu, "detect", lambda: hpu.Detection(True, True, ""))
     monkeypatch.setattr(hpu, "wrap_in_graph", lambda step, count: ("wrapped", step, count))
     model = model_of(torch_port)
-    assert torch_port.compile_model(model, "hpu", 3) is model
-    assert torch_port.capture_step(len, "hpu", 3) == ("wrapped", len, 3)
+    assert torch_port.given.compile_model(model, "hpu", 3) is model
+    assert torch_port.given.capture_step(len, "hpu", 3) == ("wrapped", len, 3)
 
 
 def test_compile_mode_captures_nothing(torch_port, monkeypatch, hpu):
     monkeypatch.setattr(hpu, "detect", lambda: hpu.Detection(True, False, ""))
-    assert torch_port.capture_step(len, "hpu", 3) is len
+    assert torch_port.given.capture_step(len, "hpu", 3) is len
 
 
 def test_long_steps_run_without_a_graph(port):
@@ -426,6 +430,6 @@ def test_inductor_compiles_the_parts(dtype, tmp_path, monkeypatch):
     batches = [decodes_of_padding(serving, 1, BLOCKS, PAGE), mixed_batch(9), decodes(16, 2, 4, 20)]
     model = model_of(port, "device")
     expected = logits_of(port, model, batches)
-    actual = logits_of(port, port.compile_model(model, "cpu", 2), batches)
+    actual = logits_of(port, port.given.compile_model(model, "cpu", 2), batches)
     for one, other in zip(actual, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4 if dtype == "float32" else 0.1)

@@ -67,7 +67,7 @@ def quick_compiler(loaded, monkeypatch):
         torch._dynamo.reset()
         compiled = torch.compile
         monkeypatch.setattr(torch, "compile", lambda part, **options: compiled(part, backend="eager"))
-        monkeypatch.setattr(loaded[0].solution, "cannot_compile", lambda device: None)
+        monkeypatch.setattr(loaded[0].given, "cannot_compile", lambda device: None)
 
 
 def texts(outputs) -> list[str]:
@@ -784,7 +784,7 @@ def test_a_compiled_model_gives_the_same_answers(make, quick_compiler):
     compiled, eager = make(enforce_eager=False), make(enforce_eager=True)
     assert compiled.engine.setup_seconds > eager.engine.setup_seconds and compiled.engine.num_shapes > 1
     assert texts(compiled.generate(PROMPTS, SIX)) == texts(eager.generate(PROMPTS, SIX))
-    sizes = compiled.engine.port.fixed_sizes("cpu")
+    sizes = compiled.engine.port.given.fixed_sizes("cpu")
     assert (compiled.engine.runner.buckets is not None) == ("tokens" in sizes)
     assert compiled.padding_waste.page_share == 0
     free = compiled.engine.allocator
@@ -795,15 +795,13 @@ def test_a_compiled_model_gives_the_same_answers(make, quick_compiler):
 def test_where_it_gains_most_a_model_is_compiled_by_default(loaded, monkeypatch, device):
     port = copy(loaded[0])
     monkeypatch.setattr(port, "device", device)
-    monkeypatch.setattr(port, "cannot_compile", lambda device: None, raising=False)
+    monkeypatch.setattr(port.given, "cannot_compile", lambda device: None)
     assert will_compile(port, None) and will_compile(port, False) and not will_compile(port, True)
 
 
 def test_a_missing_compiler_is_told_before_serving(make, loaded, monkeypatch):
     """With None the engine goes on without one, and says so."""
-    monkeypatch.setattr(
-        loaded[0].solution, "cannot_compile", lambda device: "a compiler is missing: install it"
-    )
+    monkeypatch.setattr(loaded[0].given, "cannot_compile", lambda device: "a compiler is missing: install it")
     with pytest.raises(ValueError) as refused:
         make(enforce_eager=False)
     assert "enforce_eager=False: a compiler is missing: install it" in str(refused.value)

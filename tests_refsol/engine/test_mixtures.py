@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from models.eval.evaluated_models import week_2_logits
 from support.close import assert_close
+from tiny_llm_given.torch import hpu_mixture
 from tiny_llm_kit.course.fakes.lockstep import LockstepError, LockstepGroup, LockstepRunner
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_checkpoint, load_network
@@ -27,7 +28,6 @@ from tiny_llm_kit.model.quantization import WeightQuantizer
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref import SamplingParams
-from tiny_llm_ref.torch_backend import hpu_mixture
 
 FOLDER, DENSE = MODELS / "tiny-qwen3-moe", MODELS / "tiny-qwen3"
 EXPERTS = 8  # in layers 1 and 2 of three
@@ -173,9 +173,9 @@ def test_packed_experts_give_the_answers_of_plain_ones(b):
     """In every layout that the products of this machine have."""
     port = Port("ref", b.name, "cpu", "bfloat16")
     expected = texts(LLM.of(port, *load_network(port, FOLDER, "week3"), cpu_products="usual", **TIGHT))
-    for layout in {way.layout for way in port.product_ways().values()}:
+    for layout in {way.layout for way in port.given.product_ways().values()}:
         network, tokenizer = load_network(port, FOLDER, "week3")
-        port.use_products(network, layout, ("matrix",) * 4)
+        port.given.use_products(network, layout, ("matrix",) * 4)
         found = texts(LLM.of(port, network, tokenizer, cpu_products="usual", **TIGHT))
         assert found == expected, layout
 
@@ -225,13 +225,13 @@ def test_ranks_that_cannot_share_the_experts_are_refused(s):
 def test_mlx_multiplies_quantised_experts_in_one_call(mlx_port, rng):
     """What a GPU takes, tried on a CPU."""
     b = mlx_port
-    from tiny_llm_ref.mlx_backend import expert_weights
+    from tiny_llm_ref.mlx_backend import mixture
 
     matrices = [
         b.quantize_matrix(b.array(rng.normal(size=(10, 64)), "float32"), 32, bits=4) for _ in range(3)
     ]
     x, counts = b.array(rng.normal(size=(7, 64)), "float32"), b.array([2, 0, 5])
-    one_call = b.grouped_product(x, expert_weights._stack_quantized(matrices), counts)
+    one_call = b.grouped_product(x, mixture._stack_quantized(matrices), counts)
     assert_close(
         b.numpy(one_call),
         b.numpy(b.grouped_product_by_expert(x, matrices, counts)),

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.tool("c++")
 
 EXACT = {"atol": 0, "rtol": 0}
 KINDS = [(4, 32), (4, 64), (4, 128), (8, 32), (8, 64), (8, 128)]
-kernel = importlib.import_module("tiny_llm_ref.native.quantized_product")
 
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.port(name)) for name in ("torch", "mlx")])
@@ -35,7 +34,7 @@ def port(request):
 @pytest.fixture
 def native(port):
     """The module of the matrices."""
-    return importlib.import_module(f"tiny_llm_ref.{port.name}_backend.native_quantized")
+    return importlib.import_module(f"tiny_llm_given.{port.name}.native_quantized")
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def is_native(port):
     """Whether a layer is computed by kernels alone; MLX has no such layers."""
     if port.name == "mlx":
         return lambda layer: False
-    kind = importlib.import_module(f"tiny_llm_ref.{port.name}_backend.native_layer").NativeLayer
+    kind = importlib.import_module(f"tiny_llm_given.{port.name}.native_layer").NativeLayer
     return lambda layer: isinstance(layer, kind)
 
 
@@ -71,7 +70,7 @@ def rounded(x, group_size):
 def test_a_product_is_that_of_rounded_activations(port, native, rng, bits, group_size, dtype, shape):
     w = quantized(port, rng, 37, 256, group_size, bits, dtype)
     x, bias = port.array(rng.normal(size=shape), dtype), port.array(rng.normal(size=37), dtype)
-    out = native.NativeQuantizedMatrix.of(w)(x, bias)
+    out = port.given.native_quantized(w)(x, bias)
     expected = rounded(port.numpy(x), group_size) @ port.numpy(dense(port, w)).astype(float).T
     assert out.dtype == x.dtype and tuple(out.shape) == (*shape[:-1], 37)
     # A number halfway between two steps may become either.
@@ -85,7 +84,7 @@ def test_a_second_plane_keeps_what_the_bytes_have_lost(port, native, rng, bits, 
     """Against x itself: 15 bits of it are left, where bytes alone are a hundred times less exact; and y is rounded."""
     w = quantized(port, rng, 37, 256, group_size, bits, dtype)
     x, bias = port.array(rng.normal(size=(rows, 256)), dtype), port.array(rng.normal(size=37), dtype)
-    out = native.NativeQuantizedMatrix.of(w, planes=2)(x, bias)
+    out = port.given.native_quantized(w, planes=2)(x, bias)
     expected = port.numpy(x).astype(float) @ port.numpy(dense(port, w)).astype(float).T + port.numpy(bias)
     off = np.linalg.norm(port.numpy(out).astype(float) - expected, axis=-1) / np.linalg.norm(
         expected, axis=-1
@@ -94,7 +93,7 @@ def test_a_second_plane_keeps_what_the_bytes_have_lost(port, native, rng, bits, 
 
 
 def test_rows_that_do_not_follow_each_other_are_copied(port, native, rng):
-    w = native.NativeQuantizedMatrix.of(quantized(port, rng))
+    w = port.given.native_quantized(quantized(port, rng))
     x = rng.normal(size=(4, 512))
     found, expected = w(port.array(x, "float32")[:, ::2]), w(port.array(x[:, ::2].copy(), "float32"))
     assert_close(port.numpy(found), port.numpy(expected), **EXACT, idea="strides")
@@ -104,7 +103,7 @@ def test_rows_that_do_not_follow_each_other_are_copied(port, native, rng):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_rows_are_those_of_day_2_2(port, native, rng, bits, group_size, dtype):
     w, ids = quantized(port, rng, 37, 256, group_size, bits, dtype), np.array([[0, 36, 7], [7, 16, 15]])
-    rows = native.NativeQuantizedMatrix.of(w).rows(port.array(ids))
+    rows = port.given.native_quantized(w).rows(port.array(ids))
     assert rows.dtype == w.scales.dtype
     assert_close(port.numpy(rows), port.numpy(dense(port, w))[ids], **EXACT, idea="rows of the table")
 
@@ -112,7 +111,7 @@ def test_rows_are_those_of_day_2_2(port, native, rng, bits, group_size, dtype):
 @pytest.mark.parametrize("bits", [4, 8])
 def test_a_joined_matrix_has_the_outputs_of_all(port, native, rng, bits):
     Matrix = native.NativeQuantizedMatrix
-    parts = [Matrix.of(quantized(port, rng, rows, bits=bits)) for rows in (32, 16, 48)]
+    parts = [port.given.native_quantized(quantized(port, rng, rows, bits=bits)) for rows in (32, 16, 48)]
     joined, x = Matrix.joined(parts), port.array(rng.normal(size=(5, 256)), "bfloat16")
     expected = np.concatenate([port.numpy(part(x)) for part in parts], axis=-1)
     assert_close(port.numpy(joined(x)), expected, **EXACT, idea="the outputs of all parts")
@@ -121,16 +120,16 @@ def test_a_joined_matrix_has_the_outputs_of_all(port, native, rng, bits):
 
 def test_what_cannot_be_joined_is_one_line(port, native, rng):
     Matrix = native.NativeQuantizedMatrix
-    one = Matrix.of(quantized(port, rng))
+    one = port.given.native_quantized(quantized(port, rng))
     for other in (
         {"rows": 40}, {"columns": 128}, {"group_size": 32}, {"bits": 8}, {"dtype": "float32"}
     ):  # fmt: skip
         with pytest.raises(ValueError, match="cannot be joined"):
-            Matrix.joined([one, Matrix.of(quantized(port, rng, **other))])
+            Matrix.joined([one, port.given.native_quantized(quantized(port, rng, **other))])
 
 
 def test_what_cannot_be_multiplied_is_an_error_before_the_call(port, native, rng):
-    w = native.NativeQuantizedMatrix.of(quantized(port, rng))
+    w = port.given.native_quantized(quantized(port, rng))
     wrong = [port.array(np.ones((2, 255)), "bfloat16"), port.array(np.ones((2, 256)), "float16")]
     if port.name == "torch":  # MLX's arrays are on no device
         wrong.append(port.array(np.ones((2, 256)), "float32").to("meta"))
@@ -149,7 +148,7 @@ def test_what_cannot_be_multiplied_is_an_error_before_the_call(port, native, rng
 def test_float16_scales_stay_as_they_are(port, native, rng, bits, dtype):
     """16 + 16 bits for 32 numbers; rows are computed in float32, and rounded once to the type of the model."""
     w, matrix = in_float16(port, rng, 48, 96, bits, dtype)
-    packed = native.NativeQuantizedMatrix.of(w)
+    packed = port.given.native_quantized(w)
     assert packed.nbytes == 48 * 96 * (bits + 1) / 8
     assert packed.dtype == port.dtype(dtype)
     rows = port.embedding_of(48, 96, packed)(port.array(np.arange(48)))
@@ -164,7 +163,7 @@ def test_float16_scales_cost_nothing_beside_rounded_activations(port, native, rn
     """Against the matrix in float64: x rounded to bytes, and an output rounded once, are the whole error."""
     w, matrix = in_float16(port, rng, 48, 96, bits, dtype)
     x = port.array(rng.normal(size=(rows, 96)), dtype)
-    found = port.numpy(native.NativeQuantizedMatrix.of(w)(x)).astype(float)
+    found = port.numpy(port.given.native_quantized(w)(x)).astype(float)
     expected = rounded(port.numpy(x), 32) @ matrix.T
     off = np.linalg.norm(found - expected) / np.linalg.norm(expected)
     assert off < (1e-5 if dtype == "float32" else 2**-8)
@@ -172,7 +171,7 @@ def test_float16_scales_cost_nothing_beside_rounded_activations(port, native, rn
 
 def test_matrices_of_another_type_are_not_joined(port, native, rng):
     one, other = (
-        native.NativeQuantizedMatrix.of(in_float16(port, rng, 16, 96, 4, dtype)[0])
+        port.given.native_quantized(in_float16(port, rng, 16, 96, 4, dtype)[0])
         for dtype in ("bfloat16", "float32")
     )
     with pytest.raises(
@@ -186,7 +185,7 @@ def test_packing_holds_few_rows_in_bytes(port, native, rng):
     """NumPy's memory alone: beside the packed matrix, which is the port's."""
     w = quantized(port, rng, 16384, 64)
     tracemalloc.start()
-    native.NativeQuantizedMatrix.of(w)
+    port.given.native_quantized(w)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 16384 * 64 / 2
@@ -231,12 +230,12 @@ def measured(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def forget():
+def forget(port):
     """Lets the next question ask for the kernel again, now and afterwards."""
 
     def ask_again():
-        kernel.problem.cache_clear()
-        kernel._kernel.cache_clear()
+        for name in ("problem", "multiply_addresses"):
+            vars(port.given.kernels.quantized_product).pop(name, None)
 
     ask_again()
     yield ask_again
@@ -309,14 +308,14 @@ def test_without_a_kernel_there_is_todays_arithmetic_or_one_line(
     monkeypatch.setenv("TINY_LLM_NATIVE", "0")
     port = Port("tiny_llm_ref", port.name, "cpu", dtype)
     assert not quantized_choice.activation_choice(port, None)(4) and not measured
-    assert list(port.quantized_ways()) == ["usual"]
+    assert list(port.given.quantized_ways()) == ["usual"]
     with pytest.raises(ValueError, match=f'activations is "int8", and .*{says}; leave activations out'):
         LLM(quantization="4bit", activations="int8", backend=port.name, device="cpu", dtype=dtype)
 
 
 def test_a_blank_kernel_is_no_choice(monkeypatch, port, measured, forget):
-    monkeypatch.setattr(kernel, "_kernel", lambda: lambda *arguments: 3)
-    monkeypatch.setattr(kernel._kernel, "cache_clear", lambda: None, raising=False)
+    kernel = port.given.kernels.quantized_product
+    monkeypatch.setitem(vars(kernel), "multiply_addresses", lambda *arguments: 3)
     assert not quantized_choice.activation_choice(port, None)(4) and not measured
     with pytest.raises(ValueError, match="week 4 day 1 task 3: multiply_group; leave activations out"):
         quantized_choice.activation_choice(port, "int8")
@@ -348,7 +347,8 @@ def test_logits_differ_by_the_rounding_alone(port, is_native, rng, bits, dtype, 
             for name, array in plain.items()
         }
         models.append(port.Qwen3ModelWeek3(Checkpoint(case.config, weights), attention="device"))
-        port.use_native_layers(models[-1])
+        port.given.use_packed_kernels(models[-1])
+        port.given.use_native_layers(models[-1])
     assert [is_native(model.layers[0]) for model in models] == [
         False,
         port.name == "torch" and head_dim == 32,
@@ -376,15 +376,14 @@ TORCH = [pytest.param("torch", marks=pytest.mark.port("torch"))]
     [("444", 1), ("448", 2), ("484", 3), ("4h4", 3), ("pp4", 2), ("888", 1)],  # h: float16 scales; p: float32
 )
 def test_a_layer_joins_neighbours_of_one_kind(port, native, rng, kinds, products):
-    layers = importlib.import_module("tiny_llm_ref.torch_backend.native_layer")
-    plain = importlib.import_module("tiny_llm_ref.torch_backend.native").NativeMatrix
+    layers = importlib.import_module("tiny_llm_given.torch.native_layer")
 
     def weight(kind, rows):
         if kind == "p":
-            return plain.of(port.array(rng.normal(size=(rows, 256))))
+            return port.given.native_matrix(port.array(rng.normal(size=(rows, 256))))
         if kind == "h":
-            return native.NativeQuantizedMatrix.of(in_float16(port, rng, rows, 256, 4, "float32")[0])
-        return native.NativeQuantizedMatrix.of(quantized(port, rng, rows, bits=int(kind)))
+            return port.given.native_quantized(in_float16(port, rng, rows, 256, 4, "float32")[0])
+        return port.given.native_quantized(quantized(port, rng, rows, bits=int(kind)))
 
     weights = [weight(kind, rows) for kind, rows in zip(kinds, (48, 16, 32), strict=True)]
     weights[1] = port.linear_layer(weights[1], port.array(rng.normal(size=16)))
@@ -410,7 +409,9 @@ def test_a_model_may_have_4_and_8_bits(port, is_native, rng, dtype):
             )
     checkpoint = Checkpoint(case.config, weights)
     models = [port.Qwen3ModelWeek3(checkpoint, attention="device") for _ in range(2)]
-    port.use_native_layers(models[1])
+    for model in models:
+        port.given.use_packed_kernels(model)
+    port.given.use_native_layers(models[1])
     assert [is_native(model.layers[0]) for model in models] == [False, port.name == "torch"]
     prompts = [rng.integers(0, case.config.vocab_size, size=size).tolist() for size in (14, 5, 9, 6)]
     usual, native = (
@@ -437,7 +438,7 @@ def test_the_shipped_model_answers_the_same(port, is_native, quantization, dtype
 @pytest.mark.parametrize("port", TORCH, indirect=True)
 @pytest.mark.parametrize("scales", ["bfloat16", "float16"])
 def test_a_compiled_product_is_the_eager_one(port, native, rng, scales):
-    """One graph for any number of rows, in which the kernel is an operator of this package."""
+    """One graph for any number of rows, in which the kernel is an operator of our own."""
     import torch
 
     torch._dynamo.reset()
@@ -447,7 +448,7 @@ def test_a_compiled_product_is_the_eager_one(port, native, rng, scales):
         graphs.append(str(graph.graph))
         return graph
 
-    w = native.NativeQuantizedMatrix.of(
+    w = port.given.native_quantized(
         quantized(port, rng) if scales == "bfloat16" else in_float16(port, rng, 48, 256, 4, "bfloat16")[0]
     )
     compiled = torch.compile(lambda x: w(x), backend=keep, fullgraph=True)
@@ -455,4 +456,4 @@ def test_a_compiled_product_is_the_eager_one(port, native, rng, scales):
         x = port.array(rng.normal(size=(rows, 256)), "bfloat16")
         torch._dynamo.maybe_mark_dynamic(x, 0)
         assert_close(port.numpy(compiled(x)), port.numpy(w(x)), **EXACT, idea="eager")
-    assert len(graphs) == 1 and "tiny_llm_ref.native_quantized_linear" in graphs[0]
+    assert len(graphs) == 1 and "tiny_llm.native_quantized_linear" in graphs[0]

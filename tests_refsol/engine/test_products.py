@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +12,9 @@ import torch
 
 from support.packed import PackedServing
 from support.ranks import logits_of_two_steps
+from tiny_llm_given.native.product import ProductKernel
+from tiny_llm_given.torch import native_layer
+from tiny_llm_given.torch.layers import DenseLinear
 from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm import LLM
@@ -19,7 +23,6 @@ from tiny_llm_kit.engine.profiling import attention_choice, product_choice
 from tiny_llm_kit.engine.profiling.attention_choice import has_chunk_kernel
 from tiny_llm_kit.engine.profiling.product_choice import choice_of, choose_products, measured_seconds
 from tiny_llm_kit.repo import MODELS
-from tiny_llm_ref.torch_backend import native_layer
 
 NEEDS_ONEDNN = pytest.mark.tool("onednn")  # only tests that pack a weight
 NEEDS_KERNEL = pytest.mark.tool("c++")  # only tests that call the kernel in C++ need a compiler
@@ -57,7 +60,7 @@ def port(request):
 def products(request):
     """The port's module."""
     name = request.node.get_closest_marker("port").args[0]
-    return importlib.import_module(f"tiny_llm_ref.{name}_backend.products")
+    return importlib.import_module(f"tiny_llm_given.{name}.products")
 
 
 def with_products(port, products, w, *choice):
@@ -65,7 +68,7 @@ def with_products(port, products, w, *choice):
     layer = SimpleNamespace(mlp=SimpleNamespace(), wq=port.linear_layer(w), wk=None, wv=None, wo=None)
     config = SimpleNamespace(tie_word_embeddings=False)
     model = SimpleNamespace(layers=[layer], w_lm_head=None, embedding=None, config=config)
-    products.use_products(model, *choice)
+    port.given.use_products(model, *choice)
     return layer.wq
 
 
@@ -80,9 +83,9 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv(product_choice.VARIABLE, "measured")
     # Seconds are invented, so that no kernel runs, and the choice is the same without a compiler and on any processor.
-    monkeypatch.setattr(importlib.import_module("tiny_llm_ref.native.product"), "works", lambda: True)
-    torch_products = importlib.import_module("tiny_llm_ref.torch_backend.products")
-    monkeypatch.setattr(torch_products, "_has_onednn", lambda: True)
+    monkeypatch.setattr(ProductKernel, "works", True)
+    torch_products = importlib.import_module("tiny_llm_given.torch.products")
+    monkeypatch.setattr(torch_products, "has_onednn", lambda: True)
     return tmp_path / "tiny-llm"
 
 
@@ -113,7 +116,7 @@ def test_what_a_machine_measures_decides_no_test():
 )
 @pytest.mark.parametrize("rows", [1, 3, 40])
 def test_all_ways_compute_the_same(port, rng, name, biased, rows):
-    way = port.product_ways()[name]
+    way = port.given.product_ways()[name]
     if way.most_rows is not None and rows > way.most_rows:
         return
     x, w = (port.array(rng.normal(size=shape), "bfloat16") for shape in ((1, rows, 96), (300, 96)))
@@ -138,19 +141,21 @@ def test_without_a_measurement_the_flags_decide(monkeypatch, port, products, uni
     assert called == (["vector"] + 3 * ["matrix"] if units else 3 * ["matrix"] + ["tiles"])
     assert isinstance(with_products(port, products, w), products.PackedLinear) == units
     plain = with_products(port, products, w.float())
-    assert type(plain) is port.DenseLinear, "float32 has one product"
+    assert type(plain) is DenseLinear, "float32 has one product"
 
 
 def calls_of(monkeypatch, products):
     """The names of the ways that are called from now on."""
-    called, ways = [], dict(products._WAYS)
+    called, ways_of = [], products._all_ways
 
     def recorded(name, way):
-        return lambda *a: called.append(name) or way.multiply(*a)
+        return replace(way, multiply=lambda *a: called.append(name) or way.multiply(*a))
 
-    for name, way in ways.items():
-        fields = {**vars(way), "multiply": recorded(name, way)}
-        monkeypatch.setitem(products._WAYS, name, products.ProductWay(**fields))
+    monkeypatch.setattr(
+        products,
+        "_all_ways",
+        lambda solution: {name: recorded(name, way) for name, way in ways_of(solution).items()},
+    )
     return called
 
 
@@ -172,7 +177,7 @@ def test_two_engines_choose_apart(port, products):
     w = port.array(np.ones((30, 96)), "bfloat16")
     one, other = (with_products(port, products, w, "plain", 4 * (name,)) for name in ("tiles", "matrix"))
     assert [layer.ways for layer in (one, other)] == [
-        4 * (products._WAYS[name].multiply,) for name in ("tiles", "matrix")
+        4 * (products._all_ways(port.solution)[name].multiply,) for name in ("tiles", "matrix")
     ]
 
 
@@ -219,7 +224,7 @@ def test_a_measurement_has_every_way_and_number_of_rows(monkeypatch, port, ways,
     monkeypatch.setattr(product_choice, "BYTES", dict.fromkeys(product_choice.BYTES, 2**14))
     port.float_dtype = dtype
     found = product_choice.measure(port)
-    has = port.product_ways()
+    has = port.given.product_ways()
     rows = {name: [1] if name == "vector" else [1, 4, 16, 128] for name in ways if name in has}
     assert {name: sorted(each) for name, each in found.items()} == rows
     assert all(seconds > 0 for each in found.values() for seconds in each.values())
@@ -301,7 +306,8 @@ def test_both_ways_of_a_chunk_compute_the_same(port, rng, past):
     ]
     query = port.array(rng.normal(size=(rows, heads, size)), "bfloat16")
     usual, native = (
-        port.numpy(way(query, *own, *pages, port.array(slots), 0.2)) for way in port.chunk_ways().values()
+        port.numpy(way(query, *own, *pages, port.array(slots), 0.2))
+        for way in port.given.chunk_ways().values()
     )
     np.testing.assert_allclose(native, usual, atol=0.03)
 
@@ -312,7 +318,7 @@ def test_chunks_attend_by_what_was_faster(monkeypatch, port, cache, faster, expe
     """Measured once; a file of products is another file."""
     calls, ways = [], {"usual": None, "native": None}
     seconds = {name: {128: 2.0, 1024: 2.0 - (name == faster)} for name in ways}
-    monkeypatch.setattr(port.solution, "chunk_ways", lambda: ways)
+    monkeypatch.setattr(port.given, "chunk_ways", lambda: ways)
     monkeypatch.setattr(attention_choice, "measure", lambda port: calls.append(port) or seconds)
     assert [has_chunk_kernel(port) for _ in range(2)] == 2 * [expected] and len(calls) == 1
     assert has_chunk_kernel(port, "usual") and len(calls) == 1
@@ -372,8 +378,10 @@ def plain_and_native(port, products, dtype="bfloat16", chunk_kernel=True, **size
     """The same small model twice, the second one with native weights."""
     checkpoint = random_checkpoint(port, small_model(3, **sizes), dtype)
     plain, native = (port.Qwen3ModelWeek3(checkpoint, attention="device") for _ in range(2))
-    products.use_products(native, "native", ("matrix",) * 4)
-    products.use_native_layers(native, chunk_kernel)
+    for model in (plain, native):
+        port.given.use_packed_kernels(model)
+    port.given.use_products(native, "native", ("matrix",) * 4)
+    port.given.use_native_layers(native, chunk_kernel)
     return plain, native
 
 
@@ -444,7 +452,7 @@ def test_native_layers_compute_the_same(port, products, rng, monkeypatch, family
         assert type(layer) is native_layer.NativeLayer and len(layer.w_in) == 1
     if compiled:
         monkeypatch.setattr(torch, "compile", lambda part, **options: refuse)
-        native = port.compile_model(native, "cpu", 3)
+        native = port.given.compile_model(native, "cpu", 3)
     assert_same_logits(port, rng, plain, native)
 
 
@@ -463,26 +471,26 @@ def test_a_compiler_sees_native_products_as_operators(port, products, rng, monke
         "compile",
         lambda part, **options: compiled(part, backend=lambda graph, inputs: graphs.append(graph) or graph),
     )
-    assert_same_logits(port, rng, plain, port.compile_model(native, "cpu", 3))
+    assert_same_logits(port, rng, plain, port.given.compile_model(native, "cpu", 3))
     called = {str(node.target) for graph in graphs for node in graph.graph.nodes}
-    assert "tiny_llm_ref.native_linear.default" in called
+    assert "tiny_llm.native_linear.default" in called
 
 
 @pytest.mark.port("mlx")
 def test_mlx_compiles_no_layer_with_a_kernel(port, products):
     """A kernel reads numbers, and a trace has none."""
     plain = port.Qwen3ModelWeek3(random_checkpoint(port, CASE))
-    compiled = port.compile_model(plain, "cpu", 1)
+    compiled = port.given.compile_model(plain, "cpu", 1)
     assert compiled.layers[0] is not plain.layers[0]
-    products.use_products(plain, "native")
-    assert port.compile_model(plain, "cpu", 1).layers == plain.layers
+    port.given.use_products(plain, "native")
+    assert port.given.compile_model(plain, "cpu", 1).layers == plain.layers
 
 
 @pytest.mark.parametrize("attention", [on("torch", "device"), on("mlx", "device")])
 def test_a_head_size_that_the_kernel_has_not_is_gathered(port, products, attention):
     network = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), attention=attention)
     usual = network.packed_mask
-    products.use_products(network, "native", ("matrix",) * 4)
+    port.given.use_products(network, "native", ("matrix",) * 4)
     assert network.packed_mask is usual, "heads of 8 numbers are no whole line"
 
 
@@ -491,16 +499,15 @@ def test_without_a_compiler_there_are_the_other_ways(monkeypatch, port, products
     monkeypatch.setenv("TINY_LLM_NATIVE", "0")
     forget()
     try:
-        assert "native" not in port.product_ways() and "matrix" in port.product_ways()
+        assert "native" not in port.given.product_ways() and "matrix" in port.given.product_ways()
     finally:
         forget()
 
 
 def forget():
     """Lets the next question ask for the kernel again."""
-    kernel = importlib.import_module("tiny_llm_ref.native.product")
-    kernel.works.cache_clear()
-    kernel._kernel.cache_clear()
+    for name in ("problem", "_functions"):
+        vars(importlib.import_module("tiny_llm_ref.native").NATIVE.product).pop(name, None)
 
 
 @NEEDS_KERNEL
@@ -549,12 +556,12 @@ def test_who_decides(monkeypatch, port, products, cache, seconds, dtype, wanted,
 @pytest.mark.port("mlx")
 def test_mlx_has_nothing_to_choose_on_a_gpu_or_without_a_compiler(monkeypatch, port, products, cache):
     calls = counted(monkeypatch, MLX_PLAIN_WINS)
-    assert list(port.product_ways()) == list(BOTH)
+    assert list(port.given.product_ways()) == list(BOTH)
     with monkeypatch.context() as on_a_gpu:
         on_a_gpu.setattr(products.mx, "default_device", lambda: "gpu")
-        assert port.product_ways() == {}
-    monkeypatch.setattr(products.product, "works", lambda: False)
-    assert port.product_ways() == {} and product_choice.report(port) == "nothing to choose"
+        assert port.given.product_ways() == {}
+    monkeypatch.setattr(ProductKernel, "works", False)
+    assert port.given.product_ways() == {} and product_choice.report(port) == "nothing to choose"
     choose_products(port, port.Qwen3ModelWeek3(random_checkpoint(port, CASE)))
     assert not calls and not list(cache.glob("products-*"))
 

@@ -267,7 +267,7 @@ def test_a_process_that_cannot_start_is_named():
 @pytest.mark.parametrize("backend", installed_backends())
 def test_a_process_that_was_started_alone_has_no_place(backend):
     port = Port("tiny_llm_ref", backend, "cpu")
-    assert port.launched({}) is None
+    assert port.given.launched({}) is None
 
 
 def test_torchrun_and_mlx_launch_name_a_place(tmp_path):
@@ -277,5 +277,5 @@ def test_torchrun_and_mlx_launch_name_a_place(tmp_path):
     places = {"torch": (torchrun, 4), "mlx": ({"MLX_RANK": "1", "MLX_HOSTFILE": str(hosts)}, 2)}
     for backend in installed_backends():
         environment, size = places[backend]
-        place = Port("tiny_llm_ref", backend, "cpu").launched(environment)
+        place = Port("tiny_llm_ref", backend, "cpu").given.launched(environment)
         assert (place.rank, place.size, place.host) == (1, size, "10.0.0.1")

@@ -11,25 +11,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tiny_llm_given.native import NativeKernels, between_products, library, prompt_attention
+from tiny_llm_given.native import quantized_product as packing
+from tiny_llm_given.native.arrays import of_numpy
+from tiny_llm_given.native.compile_errors import readable
+from tiny_llm_given.user_cache import with_checksum
 from tiny_llm_kit.repo import SOURCES
-from tiny_llm_ref.native import (
-    between_products,
-    decode_attention,
-    library,
-    product,
-    prompt_attention,
-    quantized_product,
-)
-from tiny_llm_ref.native.arrays import of_numpy
-from tiny_llm_ref.native.compile_errors import readable
 
 pytestmark = pytest.mark.tool("c++")
 
-FOLDER = SOURCES / "tiny_llm_ref" / "native"
+PACKAGE = "tiny_llm_ref.native"
+FOLDER, GIVEN = SOURCES / "tiny_llm_ref" / "native", SOURCES / "tiny_llm_given" / "native"
 X86 = platform.machine() in ("x86_64", "AMD64")
 # What the kernels choose by the instructions: all of this machine's, AVX2 at most, and the loops for any processor.
 PATHS = ("", "-mno-avx512f", "-mno-avx") if X86 else ("",)
-KERNELS = (product, quantized_product, decode_attention, between_products, prompt_attention)
+KERNELS = NativeKernels(PACKAGE)
+product, quantized_product, decode_attention = (
+    KERNELS.product,
+    KERNELS.quantized_product,
+    KERNELS.decode_attention,
+)
 
 
 @pytest.fixture(params=PATHS, ids=lambda flags: flags or "native")
@@ -53,7 +54,10 @@ class compiled_for:
 
 
 def forget():
-    for module in KERNELS:
+    for kernel in (product, quantized_product, decode_attention):
+        for name in ("_functions", "multiply_addresses"):
+            vars(kernel).pop(name, None)
+    for module in (between_products, prompt_attention):
         module._kernel.cache_clear()
 
 
@@ -180,7 +184,7 @@ def test_numbers_of_words_are_those_of_day_2_2(rng):
         numbers = rng.integers(0, 2**bits, size=(3, 64)).astype(np.uint32)
         shifts = np.arange(0, 32, bits, dtype=np.uint32)
         words = (numbers.reshape(3, -1, 32 // bits) << shifts).sum(-1).astype(np.uint32)
-        np.testing.assert_array_equal(quantized_product.numbers_of(words, bits), numbers)
+        np.testing.assert_array_equal(packing.numbers_of(words, bits), numbers)
 
 
 # Attention.
@@ -353,7 +357,7 @@ def answer(loaded: ctypes.CDLL) -> int:
 def sources(monkeypatch, tmp_path):
     """Sources by name, instead of the package's files, and an empty cache."""
     texts = {"lines.h": "", "kernel.cpp": 'extern "C" int answer() { return 42; }'}
-    monkeypatch.setattr(library, "source", texts.__getitem__)
+    monkeypatch.setattr(library, "source", lambda name, package="": texts[name])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     library._library.cache_clear()
     yield texts
@@ -398,7 +402,7 @@ def test_what_cannot_be_read_or_loaded_is_compiled_again(sources, tmp_path):
     key = kept.with_name(kept.name.rpartition("-")[0])
     kept.unlink()
     key.with_name(f"{key.name}-00000000.so").mkdir()
-    library._named(key, b"of another system").write_bytes(b"of another system")
+    with_checksum(key, b"of another system").write_bytes(b"of another system")
     library._library.cache_clear()
     assert answer(library.library("kernel.cpp")) == 42
 
@@ -525,7 +529,7 @@ def test_a_blank_task_has_its_address(sources):
         .read_text()
         .replace("  Line sums[R][B];", "  return 2;\n  Line sums[R][B];", 1)
     )
-    sources.update({"product.cpp": blank, "lines.h": (FOLDER / "lines.h").read_text()})
+    sources.update({"product.cpp": blank, "lines.h": (GIVEN / "lines.h").read_text()})
     forget()
     x, y = (of_numpy(np.zeros(shape, np.float32)) for shape in ((2, 8), (2, 64)))
     w = of_numpy(product.pack(np.zeros((64, 8), np.float32)))
@@ -542,7 +546,15 @@ def test_the_sanitizers_find_nothing(tmp_path):
     checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     flags = ["-std=c++17", "-O0", "-g", "-march=native", "-Wno-psabi", *checks]
     program = tmp_path / "driver"
-    command = [*shlex.split(library.compiler()), *flags, f"-I{FOLDER}", str(driver), "-o", str(program)]
+    command = [
+        *shlex.split(library.compiler()),
+        *flags,
+        f"-I{FOLDER}",
+        f"-I{GIVEN}",
+        str(driver),
+        "-o",
+        str(program),
+    ]
     subprocess.run(command, check=True)
     done = subprocess.run([str(program)], capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0 and done.stdout == "kernels ran: 0\n", done.stderr[-2000:]

@@ -5,8 +5,8 @@ import importlib
 import numpy as np
 import pytest
 
+from tiny_llm_given.native.threads import SMALL, available_threads, threads_for
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_ref.native.threads import SMALL, available_threads, threads_for
 
 pytestmark = [pytest.mark.port("mlx"), pytest.mark.tool("c++")]
 
@@ -18,18 +18,18 @@ def port():
 
 @pytest.fixture(scope="module")
 def native(port):
-    return importlib.import_module("tiny_llm_ref.mlx_backend.native")
+    return importlib.import_module("tiny_llm_given.mlx.native")
 
 
 @pytest.fixture(scope="module")
 def quantized(port):
-    return importlib.import_module("tiny_llm_ref.mlx_backend.native_quantized")
+    return importlib.import_module("tiny_llm_given.mlx.native_quantized")
 
 
 def plain(port, native, rng, O, I, dtype):
     """A matrix (O, I), and packed."""
     w = port.array(rng.normal(size=(O, I)), dtype)
-    return port.numpy(w).astype(float), native.NativeMatrix.of(w)
+    return port.numpy(w).astype(float), port.given.native_matrix(w)
 
 
 def close(port, found, expected):
@@ -90,7 +90,7 @@ def test_quantized_matrices_multiply_are_looked_up_and_joined(port, quantized, r
         port.quantize_matrix(port.array(rng.normal(size=(O, 64)), dtype), group_size=32, bits=bits)
         for O in (16, 48)
     ]
-    a, b = map(quantized.NativeQuantizedMatrix.of, made)
+    a, b = map(port.given.native_quantized, made)
     w = np.concatenate(
         [port.numpy(port.dequantize_weights(*each.parts, each.group_size, bits)) for each in made]
     )
@@ -103,7 +103,7 @@ def test_quantized_matrices_multiply_are_looked_up_and_joined(port, quantized, r
     found = both(x)
     assert found.dtype == x.dtype
     assert np.linalg.norm(port.numpy(found) - expected) < 0.02 * np.linalg.norm(expected)
-    weights = quantized.NativeQuantizedMatrix.of(made[0])
+    weights = port.given.native_quantized(made[0])
     assert weights.shape == (16, 64)
     np.testing.assert_array_equal(port.numpy(weights(x)), port.numpy(a(x)))
 
@@ -111,7 +111,7 @@ def test_quantized_matrices_multiply_are_looked_up_and_joined(port, quantized, r
 def test_quantized_matrices_that_do_not_fit_are_refused(port, quantized, rng):
     def made(O, bits=4, dtype="float32"):
         w = port.quantize_matrix(port.array(rng.normal(size=(O, 64)), dtype), group_size=32, bits=bits)
-        return quantized.NativeQuantizedMatrix.of(w)
+        return port.given.native_quantized(w)
 
     for other in (made(17), made(16, bits=8), made(16, dtype="bfloat16")):
         with pytest.raises(ValueError, match="cannot be joined"):

@@ -4,7 +4,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from .kv_cache import TinyKvFullCache, length_mask, round_up
+from tiny_llm_given.mlx.masks import length_mask
+
+from .kv_cache import TinyKvFullCache, round_up
 
 
 class BatchingKvCache:

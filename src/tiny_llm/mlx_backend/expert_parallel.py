@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import mlx.core as mx
 
-from ..groups import Group
+from tiny_llm_common.groups import Group
+
 from ..serving.parallel.expert_exchange import exchange_plan
 from .expert_order import sort_by_expert
 

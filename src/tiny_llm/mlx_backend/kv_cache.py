@@ -13,23 +13,6 @@ def round_up(length: int) -> int:
     return -(-length // STEP) * STEP
 
 
-def length_mask(positions: mx.array, total_length: int, dtype: mx.Dtype = mx.float32) -> mx.array:
-    """The causal mask over a cache: a token sees its own position and those before it. Given.
-
-    It also hides the positions after the last token, which were not written yet. The positions come in an array, so
-    the same operations make the mask of every position.
-
-    Args:
-        positions: (..., L) integers, the positions of the L query tokens.
-        total_length: S, the length of the cache.
-
-    Returns:
-        (..., L, S): 0 where the key is visible, -inf where it is hidden.
-    """
-    keys = mx.arange(total_length)
-    return mx.where(keys <= mx.expand_dims(positions, -1), 0.0, -mx.inf).astype(dtype)
-
-
 class TinyKvCache(Protocol):
     """A cache as attention uses it: it takes the keys and values of new tokens, and returns all of them."""
 

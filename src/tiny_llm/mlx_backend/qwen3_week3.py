@@ -1,18 +1,16 @@
 """Qwen3 for packed batches: chunks and decodes of many requests in one forward, with paged keys and values (Week 3)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 
-from tiny_llm_common.layer_weights import Checkpoint, ModelShape
 from tiny_llm_common.packed_inputs import PackedInputs
+from tiny_llm_given.mlx.paged_kv_cache import TinyKvPagedPool
 
-from .packed_kernels import choose_packed_kernels
-from .paged_kv_cache import TinyKvPagedPool
-from .qwen3_week2 import Qwen3LayerWeek2, Qwen3ModelWeek2, dense_mlp
-from .window_mask import inner_layer
+from .packed_attention import packed_attention, packed_mask
+from .qwen3_week2 import Qwen3LayerWeek2, Qwen3ModelWeek2
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Qwen3LayerWeek3(Qwen3LayerWeek2):
     of the requests, so their graphs depend on T alone, and one graph serves all layers.
     """
 
-    packed_attention: Callable[..., mx.array]  # the model chooses it
+    packed_attention = staticmethod(packed_attention)
 
     def project_in(self, x: mx.array, *rows: mx.array) -> tuple[mx.array, mx.array, mx.array]:
         """Queries, keys and values of T rows. Given.
@@ -109,24 +107,11 @@ class Qwen3ModelWeek3(Qwen3ModelWeek2):
     The weights, the norms, the MLP and the head are those of Week 2, for all its families.
 
     Args:
-        checkpoint, attention, make_mlp: see `Qwen3ModelWeek2`; attention itself is always that of packed batches.
+        checkpoint, attention, make_mlp: see `Qwen3ModelWeek2`; attention itself is that of packed batches, Day 3.3's.
     """
 
     layer_class = Qwen3LayerWeek3
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        attention: str = "simple",
-        make_mlp: Callable[[ModelShape, dict[str, Any]], Callable] = dense_mlp,
-    ):
-        super().__init__(checkpoint, attention, make_mlp)
-        packed = choose_packed_kernels(
-            attention, "cpu" if mx.default_device() == mx.Device(mx.cpu) else "gpu"
-        )
-        self.packed_mask = packed.mask
-        for layer in map(inner_layer, self.layers):
-            layer.packed_attention = packed.attend
+    packed_mask = staticmethod(packed_mask)  # and the layers' `packed_attention`: a device may have its own
 
     def __call__(self, inputs: PackedInputs, pools: Sequence[TinyKvPagedPool]) -> mx.array | None:
         """Computes T rows, and writes their keys and values into the pools. Given.

@@ -6,7 +6,8 @@ from typing import cast
 
 import torch
 
-from . import hpu
+from tiny_llm_given.torch import hpu
+
 from .flash_attention import flash_attention_device, flash_attention_tiled
 from .kernels import KERNELS, Kernels
 from .rms_norm import RMSNorm

@@ -5,7 +5,8 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
-from . import hpu
+from tiny_llm_given.torch import hpu
+from tiny_llm_given.torch.masks import length_mask
 
 # A cache grows, and is read, in multiples of this many positions, so that 256 steps have the same shapes.
 STEP = 256
@@ -14,25 +15,6 @@ STEP = 256
 def round_up(length: int) -> int:
     """The next multiple of `STEP`."""
     return -(-length // STEP) * STEP
-
-
-def length_mask(
-    positions: torch.Tensor, total_length: int, dtype: torch.dtype = torch.float32
-) -> torch.Tensor:
-    """The causal mask over a cache: a token sees its own position and those before it. Given.
-
-    It also hides the positions after the last token, which were not written yet. The positions come in an array, so
-    the same operations make the mask of every position.
-
-    Args:
-        positions: (..., L) integers, the positions of the L query tokens.
-        total_length: S, the length of the cache.
-
-    Returns:
-        (..., L, S): 0 where the key is visible, -inf where it is hidden.
-    """
-    keys = torch.arange(total_length, device=positions.device)
-    return torch.where(keys <= positions.unsqueeze(-1), 0.0, -torch.inf).to(dtype)
 
 
 class TinyKvCache(Protocol):

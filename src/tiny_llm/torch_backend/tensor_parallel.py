@@ -1,13 +1,20 @@
 """Tensor parallelism: layers whose weights are divided among ranks (Megatron-LM, Shoeybi et al., 2019)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ..groups import Group
+from tiny_llm_common.groups import Group, PartialSums
+from tiny_llm_common.layer_weights import Checkpoint, ModelShape
+from tiny_llm_given.torch.layers import Linear
+
+from ..serving.parallel.shards import ROW_PARALLEL, vocabulary_of
 from .embedding import AnyEmbedding
-from .linear_layer import Linear, linear_layer
+from .linear_layer import linear_layer
+from .qwen3_week2 import dense_mlp
+from .qwen3_week3 import Qwen3ModelWeek3
 
 
 def sum_over_ranks(partial: torch.Tensor, group: Group, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -102,3 +109,42 @@ def gather_logits(logits: torch.Tensor, vocab_size: int, group: Group) -> torch.
     # TASK 3.7.5: pad to the largest part, gather (size, ..., share), put the parts end to end, cut the padding off.
     # A collective call takes arrays of one shape: every rank has to give as many logits as the first one.
     raise NotImplementedError("week 3 day 7 task 5: gather_logits")
+
+
+class Qwen3ModelTensorParallel(Qwen3ModelWeek3):
+    """One rank's part of `Qwen3ModelWeek3`: some heads of every layer, some hidden numbers of its MLP, some token ids.
+
+    A layer has two sums over the ranks, after attention and after the MLP. The residual stream, the norms and the
+    logits are whole, and the same on every rank.
+
+    Args:
+        checkpoint: this rank's part of the weights, see `shard_of`; its configuration counts this rank's heads and
+            hidden numbers, and the whole vocabulary.
+        attention, make_mlp: see `Qwen3ModelWeek3`.
+        group: all ranks.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        attention: str = "simple",
+        make_mlp: Callable[[ModelShape, dict[str, Any]], Callable] = dense_mlp,
+        *,
+        group: Group,
+    ):
+        self.group = group
+        self.ids = vocabulary_of(checkpoint.config.vocab_size, group.rank, group.size)
+        super().__init__(
+            PartialSums(checkpoint, group, ROW_PARALLEL, RowParallelLinear.of), attention, make_mlp
+        )
+        rows: Any = self.embedding  # of this rank's ids
+        self.embedding = VocabParallelEmbedding(rows, self.ids, group)
+
+    @property
+    def vocab_rows(self) -> int:
+        """Rows of the embedding and of the head that this rank holds."""
+        return len(self.ids)
+
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits of every token of the vocabulary: (B, K, E) to (B, K, V), the same on every rank. Given."""
+        return gather_logits(super().head(x), self.config.vocab_size, self.group)

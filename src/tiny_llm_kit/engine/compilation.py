@@ -2,8 +2,9 @@
 
 import warnings
 
+from tiny_llm_given.user_cache import user_cache
+
 from ..solution_types import PackedBatch, ServingPackage
-from .backends.blas import NoCopyError, user_cache
 from .port import Port
 
 BY_DEFAULT = ("hpu", "cuda")  # on a CPU and in MLX, compiling takes minutes and a C++ compiler
@@ -22,7 +23,7 @@ def will_compile(port: Port, enforce_eager: bool | None) -> bool:
     """
     if enforce_eager or (enforce_eager is None and port.device not in BY_DEFAULT):
         return False
-    missing = port.cannot_compile(port.device)
+    missing = port.given.cannot_compile(port.device)
     if missing is None:
         return True
     if enforce_eager is False:
@@ -35,7 +36,7 @@ def keep_compiled(port: Port) -> None:
     """Let the compiler keep its results from run to run in the user's cache folder, unless it has one already."""
     try:
         port.backend_module.keep_compiled(user_cache())
-    except (OSError, NoCopyError):  # no home, or none that can be written: each run compiles again
+    except OSError:  # no home, or none that can be written: each run compiles again
         return
 
 

@@ -61,7 +61,7 @@ class LLMEngine:
         # Several ranks share the cores, so that what one of them measures says little.
         wanted = options.cpu_products if self.ranks.size == 1 else "usual"
         self.products = choose_products(port, network, wanted, options.enforce_eager is False)
-        port.use_native_layers(network, has_chunk_kernel(port, wanted))
+        port.given.use_native_layers(network, has_chunk_kernel(port, wanted))
         num_blocks = measured_num_blocks(port, self.names, network, options, limits, self.ranks)
         self.shapes = StepShapes(port, self.names, options, limits, num_blocks)
         start = time.perf_counter()

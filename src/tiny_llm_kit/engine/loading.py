@@ -106,7 +106,7 @@ def load(
     network, tokenizer = load_network(
         port, model, loader, quantize, keep_quantized=keep_quantized, attention=attention
     )
-    port.use_products(network, "plain")
+    port.given.use_products(network, "plain")
     if chunk_mask:
         options = {"chunk_mask": port.chunked_attention_mask, **options}
     return port.runner(network, **options), tokenizer
@@ -164,8 +164,12 @@ def load_network(
     if week.has_caches:
         options |= mlp_options(port, weights.config, group, stages)
     if group is not None:
-        return model_of_ranks(port, stages)(weights, **options, group=group), tokenizer
-    return getattr(port, week.model)(weights, **options), tokenizer
+        network = model_of_ranks(port, stages)(weights, **options, group=group)
+    else:
+        network = getattr(port, week.model)(weights, **options)
+    if week.is_packed and attention == "device":
+        port.given.use_packed_kernels(network)
+    return network, tokenizer
 
 
 def mlp_options(port: Port, config: ModelConfig, group: Any = None, stages: bool = False) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from .solution import resolve, resolve_serving
 if TYPE_CHECKING:  # NumPy costs a tenth of a second, and `--help` needs none of it
     import numpy as np
 
+    from tiny_llm_given.torch.given import Given
+
     from .model_runner import ModelRunner
     from .packed_runner import PackedRunner
 
@@ -39,6 +41,8 @@ class Port:
         self.solution = resolve(solution, backend)
         self.backend_module = load_backend(backend)
         self.name = backend
+        given = import_module(f"tiny_llm_given.{backend}.given")
+        self.given: Given = given.Given(self.solution)
         self.device = self.backend_module.pick_device(device)
         self.float_dtype = self.backend_module.default_dtype(self.device) if dtype == "auto" else dtype
         # With "auto", a faster product may round what a model has stored; an explicit float32 may not.

@@ -40,7 +40,7 @@ class StepShapes:
     def _make_buckets(self) -> Buckets | None:
         """The shapes of all steps; None when nothing is padded."""
         options, limits = self.options, self.limits
-        fixed = self.port.fixed_sizes(self.port.device) if self.is_compiled else ("pages",)
+        fixed = self.port.given.fixed_sizes(self.port.device) if self.is_compiled else ("pages",)
         strategy = options.bucketing_strategy or ("exponential" if "tokens" in fixed else None)
         if strategy is None:
             return None
@@ -64,9 +64,9 @@ class StepShapes:
         if self.is_compiled:
             keep_compiled(self.port)
             where = self.port.device, FREE_SHAPES if self.buckets is None else self.num_shapes
-            network = self.port.compile_model(network, *where)
+            network = self.port.given.compile_model(network, *where)
             capture = {
-                "capture": lambda forward: self.port.capture_step(forward, *where),
+                "capture": lambda forward: self.port.given.capture_step(forward, *where),
                 "is_captured": self.is_captured,
             }
         runner = self.port.packed_runner(

@@ -92,7 +92,7 @@ class WeightQuantizer:
         Packed for the kernel of Day 4.1, every matrix has one form, in which rows can be looked up too.
         """
         if rounded := self.rounds(weights.bits):
-            return self.port.quantized_ways()[rounded].prepare(weights)
+            return self.port.given.quantized_ways()[rounded].prepare(weights)
         form = "kernel"
         if name == EMBEDDING:
             form = "both" if config.tie_word_embeddings else "words"

@@ -1,29 +1,71 @@
 """A mixture of experts: an MLP of which each token uses k parts, that a router chooses. Given.
 
-There is a class for each way to execute it; `mlp_of` in `layer_mlp.py` chooses when a model is loaded.
+There is a class for each way to execute it; `mlp_of` chooses when a model is loaded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
 
-from ..groups import Group
-from ..native import between_products
-from ..native.arrays import bytes_of, empty
-from ..native.threads import threads_for
+from tiny_llm_common.groups import Group
+from tiny_llm_common.layer_weights import ModelShape
+from tiny_llm_given.mlx.between_products import gated
+from tiny_llm_given.mlx.expert_weights import (
+    ExpertMatrices,
+    Experts,
+    QuantizedExperts,
+    on_cpu,
+    reads_no_count,
+)
+from tiny_llm_given.mlx.layers import Linear
+from tiny_llm_given.mlx.native_quantized import is_native
+
 from ..serving.parallel.shards import vocabulary_of
 from .basics import silu
 from .combine_experts import combine_experts
 from .expert_order import sort_by_expert
 from .expert_parallel import run_on_ranks
-from .expert_weights import ExpertMatrices, Experts, experts_of, packed_experts, reads_no_count
 from .grouped_product import grouped_product
-from .linear_layer import Linear, linear_layer
-from .native import NativeMatrix, _mlx_array, native_array
-from .native_quantized import NativeQuantizedMatrix
+from .linear_layer import linear_layer
+from .quantized_weights import QuantizedWeights
+from .qwen3_week2 import dense_mlp
 from .router import route
 from .tensor_parallel import sum_over_ranks
+
+
+def experts_of(weights: Any) -> Experts:
+    """The experts from an array (X, O, I), or from X matrices (O, I) as `linear_layer` takes them.
+
+    An array stays one where MLX multiplies by it in one call.
+    """
+    if isinstance(weights, QuantizedExperts) or (isinstance(weights, mx.array) and reads_no_count(weights)):
+        return weights
+    matrices: Any = weights
+    return ExpertMatrices(map(linear_layer, matrices))
+
+
+def stack_experts(matrices: Sequence[Any]) -> Experts:
+    """Quantised matrices of X experts as one weight: side by side on a CPU, an array on a GPU."""
+    quantized = [each for each in matrices if isinstance(each, QuantizedWeights)]
+    kinds = {(each.group_size, each.bits) for each in quantized}
+    if len(quantized) < len(matrices) or len(kinds) > 1 or on_cpu():
+        return ExpertMatrices(map(linear_layer, matrices))
+    return _stack_quantized(quantized)
+
+
+def _stack_quantized(matrices: Sequence[QuantizedWeights]) -> QuantizedExperts:
+    """Quantised matrices as one; they have the same groups and bits."""
+    weight, scales, biases = (mx.stack(list(part)) for part in zip(*(w.parts for w in matrices), strict=True))
+    mx.eval(weight, scales, biases)
+    return QuantizedExperts(weight, scales, biases, matrices[0].group_size, matrices[0].bits)
+
+
+def packed_experts(experts: Experts, make: Callable[[Linear], Linear]) -> Experts:
+    """The experts with each layer replaced by what `make` makes of it; quantised ones in one array stay."""
+    if isinstance(experts, QuantizedExperts):
+        return experts
+    return ExpertMatrices(make(linear_layer(each)) for each in experts)
 
 
 class MixtureOfExperts:
@@ -78,28 +120,11 @@ class MixtureOfExperts:
 
     def compute(self, rows: mx.array, counts: mx.array) -> mx.array:
         """The same by the experts of this process."""
-        hidden = _gated(grouped_product(rows, self.w_gate_up, counts), _has_kernel(self.w_down))
-        return grouped_product(hidden, self.w_down, counts)
-
-
-def _gated(gate_up: mx.array, by_kernel: bool) -> mx.array:
-    """silu(gate) · up: (N, 2F) to (N, F), by the kernel of Day 4.1 where the products are kernels.
-
-    For 4,096 rows of 384 numbers in bf16 the kernel took a third of the time on a CPU.
-    """
-    if not by_kernel:
+        gate_up = grouped_product(rows, self.w_gate_up, counts)
+        if isinstance(self.w_down, ExpertMatrices) and is_native(self.w_down[0]):
+            return grouped_product(gated(gate_up), self.w_down, counts)
         gate, up = mx.split(gate_up, 2, axis=-1)
-        return silu(gate) * up
-    rows = native_array(gate_up)
-    y = empty((rows.shape[0], rows.shape[1] // 2), rows.dtype)
-    between_products.gate(rows, y, threads_for(bytes_of(rows)))
-    return _mlx_array(y, y.shape[0])
-
-
-def _has_kernel(experts: Experts) -> bool:
-    """Whether the products with these matrices are kernels of Day 4.1."""
-    first = experts[0] if isinstance(experts, ExpertMatrices) else None
-    return isinstance(first, (NativeMatrix, NativeQuantizedMatrix))
+        return grouped_product(silu(gate) * up, self.w_down, counts)
 
 
 class SummedMixture:
@@ -158,3 +183,21 @@ class ExpertParallelMixture(MixtureOfExperts):
     def outputs(self, rows: mx.array, counts: mx.array) -> mx.array:
         """See `MixtureOfExperts`: by the experts of all ranks."""
         return run_on_ranks(rows, counts, self.compute, self.group)
+
+
+def mlp_of(config: ModelShape, weights: dict[str, Any], group: Group | None = None) -> Callable:
+    """The MLP of a layer, from the weights of `layer_weights`: a mixture where it has experts.
+
+    Args:
+        group: the ranks among which matrices or experts are divided; None if this process has all of them.
+    """
+    shape = config.mixture
+    if shape is None or "w_router" not in weights:
+        return dense_mlp(config, weights)
+    matrices = (weights[name] for name in ("w_router", "w_gate_up", "w_down"))
+    parts = shape.num_experts_per_tok, shape.norm_topk_prob, *matrices
+    if group is None:
+        return MixtureOfExperts(*parts)
+    if shape.ranks > 1:
+        return ExpertParallelMixture(*parts, group=group)
+    return SummedMixture(MixtureOfExperts(*parts), group)

@@ -7,14 +7,15 @@ from typing import Any
 import mlx.core as mx
 
 from tiny_llm_common.layer_weights import Checkpoint, ModelShape, head_norm, layer_weights
+from tiny_llm_given.mlx.layers import Linear
+from tiny_llm_given.mlx.masks import behind_windows, window_mask
+from tiny_llm_given.mlx.rope_tables import rope_of
 
 from .basics import silu
 from .embedding import embedding_of
 from .kernels import Kernels, choose_kernels
 from .kv_cache import TinyKvCache, TinyKvFullCache
-from .linear_layer import Linear, linear_layer
-from .rope_tables import rope_of
-from .window_mask import behind_windows, window_mask
+from .linear_layer import linear_layer
 
 
 @dataclass(frozen=True)

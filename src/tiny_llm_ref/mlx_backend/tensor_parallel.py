@@ -1,13 +1,20 @@
 """Tensor parallelism: layers whose weights are divided among ranks (Megatron-LM, Shoeybi et al., 2019)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 
-from ..groups import Group
+from tiny_llm_common.groups import Group, PartialSums
+from tiny_llm_common.layer_weights import Checkpoint, ModelShape
+from tiny_llm_given.mlx.layers import Linear
+
+from ..serving.parallel.shards import ROW_PARALLEL, vocabulary_of
 from .embedding import AnyEmbedding
-from .linear_layer import Linear, linear_layer
+from .linear_layer import linear_layer
+from .qwen3_week2 import dense_mlp
+from .qwen3_week3 import Qwen3ModelWeek3
 
 
 def sum_over_ranks(partial: mx.array, group: Group, bias: mx.array | None = None) -> mx.array:
@@ -108,3 +115,42 @@ def gather_logits(logits: mx.array, vocab_size: int, group: Group) -> mx.array:
     padded = mx.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(0, share - logits.shape[-1])])
     parts = group.all_gather(padded)  # (size, ..., share)
     return mx.flatten(mx.moveaxis(parts, 0, -2), -2)[..., :vocab_size]
+
+
+class Qwen3ModelTensorParallel(Qwen3ModelWeek3):
+    """One rank's part of `Qwen3ModelWeek3`: some heads of every layer, some hidden numbers of its MLP, some token ids.
+
+    A layer has two sums over the ranks, after attention and after the MLP. The residual stream, the norms and the
+    logits are whole, and the same on every rank.
+
+    Args:
+        checkpoint: this rank's part of the weights, see `shard_of`; its configuration counts this rank's heads and
+            hidden numbers, and the whole vocabulary.
+        attention, make_mlp: see `Qwen3ModelWeek3`.
+        group: all ranks.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        attention: str = "simple",
+        make_mlp: Callable[[ModelShape, dict[str, Any]], Callable] = dense_mlp,
+        *,
+        group: Group,
+    ):
+        self.group = group
+        self.ids = vocabulary_of(checkpoint.config.vocab_size, group.rank, group.size)
+        super().__init__(
+            PartialSums(checkpoint, group, ROW_PARALLEL, RowParallelLinear.of), attention, make_mlp
+        )
+        rows: Any = self.embedding  # of this rank's ids
+        self.embedding = VocabParallelEmbedding(rows, self.ids, group)
+
+    @property
+    def vocab_rows(self) -> int:
+        """Rows of the embedding and of the head that this rank holds."""
+        return len(self.ids)
+
+    def head(self, x: mx.array) -> mx.array:
+        """Logits of every token of the vocabulary: (B, K, E) to (B, K, V), the same on every rank. Given."""
+        return gather_logits(super().head(x), self.config.vocab_size, self.group)

@@ -4,8 +4,10 @@ from typing import Any
 
 import torch
 
-from . import hpu
-from .kv_cache import TinyKvFullCache, length_mask, round_up
+from tiny_llm_given.torch import hpu
+from tiny_llm_given.torch.masks import length_mask
+
+from .kv_cache import TinyKvFullCache, round_up
 
 
 class BatchingKvCache:

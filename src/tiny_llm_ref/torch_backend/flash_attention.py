@@ -9,7 +9,8 @@ import math
 
 import torch
 
-from . import hpu
+from tiny_llm_given.torch import hpu
+
 from .attention import causal_mask
 
 Statistics = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

@@ -1,76 +1,14 @@
-"""Linear layers: a weight multiplies itself, so no model asks what kind of weight it has. Given."""
+"""The linear layer of a weight, of whatever kind. Given."""
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+
+from tiny_llm_given.torch.layers import DenseLinear, Linear, with_bias
 
 from .basics import linear
 
 
-class Linear(Protocol):
-    """A matrix (O, I), with its bias if it has one: x (..., I) to (..., O), in x's type."""
-
-    @property
-    def shape(self) -> tuple[int, int]: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
-
-
-@dataclass(frozen=True, eq=False)
-class DenseLinear:
-    """A plain matrix, multiplied by Day 1.1's `linear`.
-
-    Args:
-        weight: (O, I).
-        bias: (O,) or None.
-    """
-
-    weight: torch.Tensor
-    bias: torch.Tensor | None = None
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.weight.shape[0], self.weight.shape[1]
-
-    @property
-    def nbytes(self) -> int:
-        return self.weight.nbytes
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return linear(x, self.weight, self.bias)
-
-
-@dataclass(frozen=True, eq=False)
-class BiasedLinear:
-    """A layer of any other kind, and a bias that is added to its output.
-
-    Args:
-        layer: (O, I).
-        bias: (O,).
-    """
-
-    layer: Linear
-    bias: torch.Tensor
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.layer.shape
-
-    @property
-    def nbytes(self) -> int:
-        return self.layer.nbytes
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x) + self.bias
-
-
 def linear_layer(weight: Any, bias: torch.Tensor | None = None) -> Linear:
-    """The layer of a weight: an array becomes a `DenseLinear`; weights of all other kinds are layers already."""
-    if not callable(weight):
-        return DenseLinear(weight, bias)
-    layer: Any = weight
-    return layer if bias is None else BiasedLinear(layer, bias)
+    """An array (O, I) becomes a layer that multiplies by Day 1.1's `linear`; all other weights are layers already."""
+    return with_bias(weight, bias) if callable(weight) else DenseLinear(weight, bias, linear)

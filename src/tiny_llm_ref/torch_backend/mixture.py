@@ -1,24 +1,49 @@
 """A mixture of experts: an MLP of which each token uses k parts, that a router chooses. Given.
 
-There is a class for each way to execute it; `mlp_of` in `layer_mlp.py` chooses when a model is loaded.
+There is a class for each way to execute it; `mlp_of` chooses when a model is loaded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from ..groups import Group
+from tiny_llm_common.groups import Group
+from tiny_llm_common.layer_weights import MixtureShape, ModelShape
+from tiny_llm_given.torch.expert_weights import ExpertMatrices, Experts, reads_no_count
+from tiny_llm_given.torch.hpu_mixture import StaticMixture
+from tiny_llm_given.torch.layers import Linear
+
 from ..serving.parallel.shards import vocabulary_of
 from .basics import silu
 from .combine_experts import combine_experts
 from .expert_order import sort_by_expert
 from .expert_parallel import run_on_ranks
-from .expert_weights import Experts, experts_of, packed_experts, reads_no_count
 from .grouped_product import grouped_product
-from .linear_layer import Linear, linear_layer
+from .linear_layer import linear_layer
+from .qwen3_week2 import dense_mlp
 from .router import route
 from .tensor_parallel import sum_over_ranks
+
+
+def experts_of(weights: Any) -> Experts:
+    """The experts from an array (X, O, I) or from X matrices (O, I) as `linear_layer` takes them.
+
+    An array stays one where torch multiplies by it in one call.
+    """
+    if isinstance(weights, torch.Tensor) and weights.device.type == "cuda":
+        return weights
+    return ExpertMatrices(map(linear_layer, weights))
+
+
+def stack_experts(matrices: Sequence[Any]) -> Experts:
+    """Quantised matrices of X experts as one weight."""
+    return ExpertMatrices(map(linear_layer, matrices))
+
+
+def packed_experts(experts: Experts, make: Callable[[Linear], Linear]) -> Experts:
+    """The experts with each layer replaced by what `make` makes of it."""
+    return ExpertMatrices(make(linear_layer(each)) for each in experts)
 
 
 class MixtureOfExperts:
@@ -133,3 +158,33 @@ class ExpertParallelMixture(MixtureOfExperts):
     def outputs(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """See `MixtureOfExperts`: by the experts of all ranks."""
         return run_on_ranks(rows, counts, self.compute, self.group)
+
+
+def mlp_of(config: ModelShape, weights: dict[str, Any], group: Group | None = None) -> Callable:
+    """The MLP of a layer, from the weights of `layer_weights`: a mixture where it has experts.
+
+    Args:
+        group: the ranks among which matrices or experts are divided; None if this process has all of them.
+    """
+    shape = config.mixture
+    if shape is None or "w_router" not in weights:
+        return dense_mlp(config, weights)
+    if weights["w_router"].device.type == "hpu":
+        return static_mixture(shape, weights, group)
+    matrices = (weights[name] for name in ("w_router", "w_gate_up", "w_down"))
+    parts = shape.num_experts_per_tok, shape.norm_topk_prob, *matrices
+    if group is None:
+        return MixtureOfExperts(*parts)
+    if shape.ranks > 1:
+        return ExpertParallelMixture(*parts, group=group)
+    return SummedMixture(MixtureOfExperts(*parts), group)
+
+
+def static_mixture(shape: MixtureShape, weights: dict[str, Any], group: Group | None) -> StaticMixture:
+    """A mixture on a Gaudi; quantised experts are linear layers, and plain ones stay arrays."""
+    first = 0 if group is None or shape.ranks == 1 else group.rank * shape.held_experts
+    w_gate_up, w_down = (
+        w if isinstance(w, torch.Tensor) else experts_of(w) for w in (weights["w_gate_up"], weights["w_down"])
+    )
+    parts = shape.num_experts_per_tok, shape.norm_topk_prob, linear_layer(weights["w_router"])
+    return StaticMixture(*parts, w_gate_up, w_down, route=route, group=group, first=first)

@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 
+from tiny_llm_common.groups import Group
 from tiny_llm_common.layer_weights import Checkpoint, ModelShape
 from tiny_llm_common.packed_inputs import PackedInputs
+from tiny_llm_given.torch.paged_kv_cache import TinyKvPagedPool
 
-from ..groups import Group
 from ..serving.parallel.stages import stage_layers
-from .paged_kv_cache import TinyKvPagedPool
 from .qwen3_week2 import dense_mlp
 from .qwen3_week3 import Qwen3ModelWeek3
 

@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 
-from . import hpu_quantized
+from tiny_llm_given.torch.hpu_quantized import uint4_matrix
+from tiny_llm_given.torch.int4 import Int4Matrix, has_int4_kernel
+
 from .quantize import (
     check_product,
     dequantize_weights,
@@ -163,76 +164,15 @@ def check_form(form: str) -> None:
 
 def _prepared(w: QuantizedWeights, device: torch.device | str) -> PreparedMatrix | None:
     """The matrix in the layout of the 4-bit kernel; None if the device has none, or it cannot hold this matrix."""
-    kind = str(device).partition(":")[0]
     words, scales, biases = w.parts
     if words.device.type == "hpu":
         return None  # on the device already, as words: only a load makes the kernel's layout, from words on the CPU
-    if kind == "hpu":
-        return hpu_quantized.uint4_matrix(words_to_numbers(words, 4), scales, biases, device)
-    has_kernel = {"cpu": _cpu_has_kernel, "cuda": _cuda_has_kernel}.get(kind)
-    return _Int4Matrix.of(w, device) if has_kernel and has_kernel() else None
-
-
-def _cpu_has_kernel() -> bool:
-    """Whether the kernel is vectorised: elsewhere it exists, but its plain loops are slower than tiles."""
-    vectors = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
-    return vectors and hasattr(torch, "_weight_int4pack_mm_for_cpu")
-
-
-def _cuda_has_kernel() -> bool:
-    return torch.cuda.get_device_capability() >= (8, 0)
-
-
-def _on_cuda(array: torch.Tensor) -> bool:
-    return array.device.type == "cuda"
-
-
-@dataclass(frozen=True, eq=False)
-class _Int4Matrix:
-    """A 4-bit matrix (O, I) in the layout of torch's int4 kernel, which multiplies in bf16. Given.
-
-    Args:
-        words: the numbers in the layout of this device's kernel; O is padded to a multiple of 16.
-        table: (I / group_size, O padded, 2), bf16, from `kernel_constants`.
-        group_size: numbers that share a scale and a zero.
-        shape: (O, I).
-        dtype: the type of the matrix before it was quantised.
-    """
-
-    words: torch.Tensor
-    table: torch.Tensor
-    group_size: int
-    shape: tuple[int, int]
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, w: QuantizedWeights, device: torch.device | str) -> "_Int4Matrix":
-        """Unpacks the words, so that for a moment each number of this one matrix takes 4 bytes."""
-        padding, (words, scales, biases) = -w.shape[0] % 16, w.parts
-        numbers = F.pad(words_to_numbers(words, 4), (0, 0, 0, padding)).to(device)
-        table = F.pad(kernel_constants(scales, biases, torch.bfloat16), (0, 0, 0, padding)).to(device)
-        if _on_cuda(numbers):
-            pairs = (numbers[:, ::2] << 4 | numbers[:, 1::2]).to(torch.uint8)
-            # The last argument is the number of blocks of 16 columns that are stored together: 2, 4 or 8.
-            words = torch._convert_weight_to_int4pack(pairs, 8 if w.shape[1] % 128 == 0 else 2)
-        else:
-            words = torch._convert_weight_to_int4pack_for_cpu(numbers, 1)
-        return cls(words, table, w.group_size, w.shape, w.dtype)
-
-    @property
-    def nbytes(self) -> int:
-        return self.words.nbytes + self.table.nbytes
-
-    @property
-    def device(self) -> torch.device:
-        return self.words.device
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x @ Wᵀ, (..., I) to (..., O), in x's type; x and the product are rounded to bf16."""
-        multiply = torch._weight_int4pack_mm if _on_cuda(x) else torch._weight_int4pack_mm_for_cpu
-        rows = x.reshape(-1, x.shape[-1]).to(torch.bfloat16)
-        out = multiply(rows, self.words, self.group_size, self.table)[:, : self.shape[0]]
-        return out.reshape(*x.shape[:-1], self.shape[0]).to(x.dtype)
+    if str(device).startswith("hpu"):
+        return uint4_matrix(words_to_numbers(words, 4), scales, biases, device)
+    if not has_int4_kernel(device):
+        return None
+    table = kernel_constants(scales, biases, torch.bfloat16)
+    return Int4Matrix.of(words_to_numbers(words, 4), table, w.group_size, w.dtype, device)
 
 
 def kernel_constants(scales: torch.Tensor, biases: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

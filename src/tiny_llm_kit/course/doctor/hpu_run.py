@@ -40,10 +40,12 @@ def parts() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     from ...engine.port import Port
 
     port = Port("ref", "torch")
+    from tiny_llm_given.torch import hpu, hpu_self_check
+
     yield "imports", lambda: {"loaded before": early, **detection(port)}
-    if not port.hpu.available():
+    if not hpu.available():
         return
-    yield "fused", lambda: {"errors": port.hpu_self_check.self_check()}
+    yield "fused", lambda: {"errors": hpu_self_check.self_check()}
     engine = WatchedEngine(port)
     yield "engine", lambda: engine.made
     yield "serving", lambda: engine.answers()
@@ -52,7 +54,9 @@ def parts() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
 
 def detection(port: Any) -> dict[str, Any]:
     """The port's device, torch's version and build, and the variables of the plug-in as they are now."""
-    found = vars(port.hpu.detect())
+    from tiny_llm_given.torch import hpu
+
+    found = vars(hpu.detect())
     environment = {name: value for name, value in os.environ.items() if name.startswith("PT_HPU_")}
     return {"detection": found, "device": port.device, "torch": torch_version(), "environment": environment}
 

@@ -11,7 +11,9 @@ import sys
 import time
 from importlib import import_module
 
-NATIVE = "tiny_llm_ref.native.library"
+from tiny_llm_given.native import library
+
+NATIVE = "tiny_llm_ref.native"
 ROWS, WIDTH = 256, 1024  # a prefill of 256 tokens through one square weight
 SECONDS = 0.3
 
@@ -43,26 +45,28 @@ def answer(backend: str) -> dict:
     found["kernels"] = kernels_in_words()
     if backend == "mlx":
         return found | {"blas": loaded, "gflops": speed(Port("ref", backend, "cpu"))}
-    errors = port.hpu_self_check.self_check() if port.hpu.available() else []
+    from tiny_llm_given.torch import hpu, hpu_self_check  # after the port, like torch itself
+
+    errors = hpu_self_check.self_check() if hpu.available() else []
     quantized = "; ".join(
         quantized_choice.report(Port("ref", backend, "cpu", "bfloat16"), bits) for bits in (4, 8)
     )
-    hpu = vars(port.hpu.detect()) | {"errors": errors}
-    return found | {"hpu": hpu, "quantized_products": quantized}
+    card = vars(hpu.detect()) | {"errors": errors}
+    return found | {"hpu": card, "quantized_products": quantized}
 
 
 def kernels_in_words() -> str:
     """Whether the kernels in C++ run on this machine, and why not."""
     if (why := why_no_kernels()) is not None:
         return f"no kernels in C++: {why}"
-    return f"kernels in C++ by {import_module(NATIVE).compiler()}"
+    return f"kernels in C++ by {library.compiler()}"
 
 
 def why_no_kernels() -> str | None:
     """Why the kernels in C++ do not run on this machine; None if they do."""
-    library = import_module(NATIVE)
+    import_module(NATIVE)
     try:
-        library.library("product.cpp")
+        library.library("product.cpp", NATIVE)
     except library.NativeError as error:
         return str(error)
     return None

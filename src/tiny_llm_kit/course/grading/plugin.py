@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tiny_llm_given.native import library
+
 from ...engine.backends.installation import installed_backends
 from ...engine.port import Port
 from ...engine.profiling.product_choice import MEASURED, USUAL, VARIABLE
@@ -264,11 +266,11 @@ def _where(missing: str) -> str:
 
 def tools() -> set[str]:
     """What some tests need and this machine has: a C++ compiler, oneDNN's products for bf16, the model `smollm2`."""
-    library, found = import_module("tiny_llm_ref.native.library"), set()
+    found = set()
     with suppress(library.NativeError):
         library.compiler()
         found.add("c++")
-    if "torch" in installed_backends() and import_module("tiny_llm_ref.torch_backend.products")._has_onednn():
+    if "torch" in installed_backends() and import_module("tiny_llm_given.torch.products").has_onednn():
         found.add("onednn")
     return found | {NAME} if smollm2_file() else found
 

@@ -7,12 +7,16 @@ own, so that one that crashes is named.
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+
+from tiny_llm_given.native.arrays import of_numpy
+from tiny_llm_given.native.product import packed_shape
+from tiny_llm_given.native.read_memory import read_memory
+from tiny_llm_given.native.threads import available_threads
 
 from ...engine.port import Port
 from ...trace.samples import medians
@@ -122,8 +126,8 @@ def _attention(b: Port, read: float, console: Console) -> None:
 
 def measure_memory(b: Port) -> float:
     """Bytes per second of reading."""
-    array, read = np.ones(BYTES // 4, np.float32), native(b, "read_memory").read_memory
-    run = partial(read, native(b, "arrays").of_numpy(array), threads(b))
+    array, read = np.ones(BYTES // 4, np.float32), read_memory
+    run = partial(read, of_numpy(array), available_threads())
     return array.nbytes / medians({"read": run}, ROUNDS)["read"]
 
 
@@ -183,12 +187,12 @@ def _tried(measure: Callable[[], Any]) -> Any:
 
 
 def _product(b: Port, in_tiles: bool) -> Mapping[int, tuple[float, float]]:
-    product, of_numpy = native(b, "product"), native(b, "arrays").of_numpy
-    multiply = partial(product.multiply, threads=threads(b), in_tiles=in_tiles)
+    product = b.given.kernels.product
+    multiply = partial(product.multiply, threads=available_threads(), in_tiles=in_tiles)
     x, w, y = _numbers(5, 7), _numbers(70, 7), np.zeros((5, 70), np.float32)
     multiply(of_numpy(x), of_numpy(product.pack(w)), None, of_numpy(y))
     _check(y, x @ w.T)
-    packed = _matrices(product.packed_shape(OUTPUTS, COLUMNS, "bfloat16"), np.uint16)
+    packed = _matrices(packed_shape(OUTPUTS, COLUMNS, "bfloat16"), np.uint16)
     given = [of_numpy(matrix, "bfloat16") for matrix in packed]
 
     def run(rows: int) -> None:
@@ -200,8 +204,8 @@ def _product(b: Port, in_tiles: bool) -> Mapping[int, tuple[float, float]]:
 
 
 def _quantized(b: Port, bits: int) -> Mapping[int, tuple[float, float]]:
-    product, of_numpy = native(b, "quantized_product"), native(b, "arrays").of_numpy
-    multiply = partial(product.multiply, group_size=GROUP, bits=bits, threads=threads(b))
+    product = b.given.kernels.quantized_product
+    multiply = partial(product.multiply, group_size=GROUP, bits=bits, threads=available_threads())
     _check_quantized(product, of_numpy, multiply, bits)
     blocks, groups = OUTPUTS // 16, COLUMNS // GROUP
     packed = _matrices((blocks, COLUMNS * bits // 32, 16, 4), np.uint8)
@@ -238,8 +242,11 @@ def _attended(b: Port) -> float:
     own = [
         (row + 1) * CONTEXT - 1 for row in range(REQUESTS)
     ]  # the last token of each, which is in this step
-    reads = b.decode_runs({row: [(row * CONTEXT, CONTEXT - 1)] for row in range(REQUESTS)}, b.array(own))
-    run = partial(b.attend_runs, query, keys, values, reads, SIZE**-0.5)
+    reads = b.given.decode_runs(
+        {row: [(row * CONTEXT, CONTEXT - 1)] for row in range(REQUESTS)}, b.array(own)
+    )
+    assert reads is not None, "every row has a past"
+    run = partial(b.given.attend_runs, query, keys, values, reads, SIZE**-0.5)
     q, k, v = b.numpy(query)[0, 0], b.numpy(keys)[0, :, 0], b.numpy(values)[0, :, 0]
     weights = np.exp(k @ q * SIZE**-0.5)
     _check(b.numpy(run())[0, 0], weights / weights.sum() @ v)
@@ -266,12 +273,3 @@ def _matrices(shape: tuple[int, ...], dtype: type, of_all: bool = False) -> np.n
 def _check(actual: np.ndarray, expected: np.ndarray) -> None:
     if not np.allclose(actual, expected, rtol=0.02, atol=0.02):
         raise ArithmeticError("wrong: `pdm run test --week 4 --day 1` says where")
-
-
-def native(b: Port, name: str) -> Any:
-    """A module of the solution's kernels."""
-    return import_module(f"{b.solution.__name__.partition('.')[0]}.native.{name}")
-
-
-def threads(b: Port) -> int:
-    return native(b, "threads").available_threads()

@@ -15,11 +15,12 @@ imported later takes its matrix product from it too, at the speed and with the a
 import ctypes
 import os
 import sys
-import zlib
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
+
+from tiny_llm_given.user_cache import user_cache, whole_copies, with_checksum
 
 SWITCH = "TINY_LLM_OPENBLAS"
 WHEEL = "scipy-openblas32"
@@ -75,7 +76,7 @@ def load_copy() -> None:
     try:
         # Machines with different processors may share a home.
         stem = user_cache() / f"openblas-{version}-{os.uname().machine}"
-        copy = _whole_copy(stem) or _make_copy(original, stem)
+        copy = next(whole_copies(stem), None) or _make_copy(original, stem)
         ctypes.CDLL(str(copy), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise NoCopyError(str(error), CHOOSE_CACHE) from error
@@ -89,30 +90,6 @@ def _wheel() -> tuple[str, Path]:
         for information in package.parent.glob("scipy_openblas32-*.dist-info"):
             return information.stem.split("-")[1], package / "lib" / "libscipy_openblas.so"
     raise NoCopyError(f"{WHEEL} is not installed", INSTALL_WHEELS)
-
-
-def user_cache() -> Path:
-    """Our folder in the user's cache folder, for what can be made again. By XDG, a relative path is ignored.
-
-    Raises:
-        NoCopyError: this user has no home.
-    """
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    try:
-        return (named if named.is_absolute() else Path.home() / ".cache") / "tiny-llm"
-    except RuntimeError as error:  # this user has no home
-        raise NoCopyError(str(error), CHOOSE_CACHE) from error
-
-
-def _whole_copy(stem: Path) -> Path | None:
-    """The copy whose checksum fits its name, or None. Loading a truncated library would end the process."""
-    copies = stem.parent.glob(f"{stem.name}-*.so")
-    return next((copy for copy in copies if copy == _named(stem, copy)), None)
-
-
-def _named(stem: Path, copy: Path) -> Path:
-    """The name that a copy with this content has."""
-    return stem.with_name(f"{stem.name}-{zlib.crc32(copy.read_bytes()):08x}.so")
 
 
 def _make_copy(original: Path, stem: Path) -> Path:
@@ -129,7 +106,7 @@ def _make_copy(original: Path, stem: Path) -> Path:
         if done.returncode:
             last = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
             raise NoCopyError(f"patchelf failed: {last[0]}", CHOOSE_CACHE)
-        return copy.replace(_named(stem, copy))
+        return copy.replace(with_checksum(stem, copy.read_bytes()))
 
 
 def _patchelf() -> str:

@@ -34,7 +34,8 @@ class Follower:
     """
 
     def __init__(self, channel: Channel, group: Any = None):
-        self.channel, self.group = channel, group
+        self.channel = channel
+        self.group: Any = group
         self.runner: PackedRunner
 
     def run(self) -> None:
@@ -49,7 +50,7 @@ class Follower:
         self.port = self.job.port()
         self.channel.send({"state": "ready to join"})
         if self.group is None:
-            self.group = self.port.join_launched(self.port.device)
+            self.group = self.port.given.join_launched(self.port.device)
         self.group = timed(self.port, self.group, self.job.options.has_stages)
         share_threads(self.port, self.group.size)
         self.network, _ = self.job.network(self.port, self.group)

@@ -29,7 +29,7 @@ def ranks_of(port: Port, job: Job) -> Alone | Ranks:
     size = job.options.num_ranks
     if size == 1:
         return Alone()
-    place = port.launched()
+    place = port.given.launched()
     if place is None:
         return started_ranks(port, job, size)
     if place.size != size:
@@ -55,7 +55,7 @@ def follow_if_launched(solution: str, backend: str, size: int) -> None:
     if size == 1 or not LAUNCHED_BY.intersection(os.environ):
         return  # found without a port, for that imports an array library
     port = Port(solution, backend)
-    place = port.launched()
+    place = port.given.launched()
     if place is not None and place.rank > 0:
         launched_ranks(port)
 
@@ -63,7 +63,7 @@ def follow_if_launched(solution: str, backend: str, size: int) -> None:
 def started_ranks(port: Port, job: Job, size: int) -> Ranks:
     """Starts the other ranks on this machine."""
     with ExitStack() as undo, ExitStack() as at_the_end:
-        meeting, point = port.Meeting(size), MeetingPoint()
+        meeting, point = port.given.Meeting(size), MeetingPoint()
         at_the_end.callback(meeting.close)
         at_the_end.callback(point.close)
         processes = {}
@@ -84,10 +84,12 @@ def started_ranks(port: Port, job: Job, size: int) -> Ranks:
 
 def launched_ranks(port: Port) -> Ranks:
     """Joins the ranks that were started beside this process. In another rank than 0 this never returns."""
-    group, point = port.join_launched(port.device), None
+    group, point = port.given.join_launched(port.device), None
+    place = port.given.launched()
+    host = "127.0.0.1" if place is None else place.host
     if group.rank == 0:
-        point = MeetingPoint(port.launched().host)
-    contact = shared_contact(port, group, point)
+        point = MeetingPoint(host)
+    contact = shared_contact(port, group, point, host)
     if point is None:
         sys.exit(follow(contact.connect(), group))
     ranks = Ranks(point.accept(group.size, {}, PATIENCE_SECONDS), {})
@@ -97,11 +99,11 @@ def launched_ranks(port: Port) -> Ranks:
     return ranks
 
 
-def shared_contact(port: Port, group: Any, point: MeetingPoint | None) -> Contact:
+def shared_contact(port: Port, group: Any, point: MeetingPoint | None, host: str) -> Contact:
     """Rank 0's contact on every rank, by a sum to which the others add nothing."""
     own = [0] * 17
     if point is not None:
         contact = point.contact(0)
         own = [contact.port, *bytes.fromhex(contact.key)]
     numbers = [int(each) for each in port.numpy(group.all_reduce(port.array(own, "float32")))]
-    return Contact(group.rank, port.launched().host, numbers[0], bytes(numbers[1:]).hex())
+    return Contact(group.rank, host, numbers[0], bytes(numbers[1:]).hex())

@@ -25,7 +25,7 @@ def has_chunk_kernel(port: Port, wanted: str | None = None) -> bool:
         port: of the network.
         wanted: "measured"; "usual" does not measure; None reads TINY_LLM_PRODUCTS, and is "measured".
     """
-    ways = port.chunk_ways() if port.device == "cpu" else {}
+    ways = port.given.chunk_ways() if port.device == "cpu" else {}
     if NATIVE not in ways or (wanted or wanted_here()) == USUAL:
         return True
     seconds = measured_seconds(port)
@@ -35,13 +35,15 @@ def has_chunk_kernel(port: Port, wanted: str | None = None) -> bool:
 def measured_seconds(port: Port) -> Seconds:
     """The seconds of each way by the length of the text, from the file or measured now."""
     what = {"attention": [HEADS, KV_HEADS, SIZE], "dtype": port.float_dtype}
-    return kept_seconds(port, what, set(port.chunk_ways()), lambda: measure(port))
+    return kept_seconds(port, what, set(port.given.chunk_ways()), lambda: measure(port))
 
 
 def measure(port: Port) -> Seconds:
     """Time every way, in turns: medians, in seconds per call."""
     by_text = {tokens: _of_text(port, tokens) for tokens in TEXTS}
-    return {name: {tokens: each[name] for tokens, each in by_text.items()} for name in port.chunk_ways()}
+    return {
+        name: {tokens: each[name] for tokens, each in by_text.items()} for name in port.given.chunk_ways()
+    }
 
 
 def _of_text(port: Port, tokens: int) -> dict[str, float]:
@@ -53,7 +55,7 @@ def _of_text(port: Port, tokens: int) -> dict[str, float]:
     arguments = random(ROWS, HEADS, SIZE), *own, *pages, port.array(list(range(tokens))), SCALE
     taken: dict[str, list[float]] = {}
     for round_ in range(1 + ROUNDS):
-        for name, way in port.chunk_ways().items():
+        for name, way in port.given.chunk_ways().items():
             start = time.perf_counter()
             port.backend_module.evaluate(way(*arguments))
             if round_ > 0:  # the first one starts threads

@@ -14,7 +14,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..backends.blas import NoCopyError, user_cache
+from tiny_llm_given.user_cache import user_cache
+
 from ..port import Port
 from ..processor import processor_name
 
@@ -47,13 +48,13 @@ def choose_products(port: Port, network: Any, wanted: str | None = None, compile
         ValueError: the variable is something else.
     """
     wanted = wanted or wanted_here()
-    ways = port.product_ways() if has_choice(port) else {}
+    ways = port.given.product_ways() if has_choice(port) else {}
     if not ways or wanted == USUAL:
         if not compiles:
-            port.use_products(network, "plain")
+            port.given.use_products(network, "plain")
         return ""
     layout, plain = choice_of(measured_seconds(port), {name: way.layout for name, way in ways.items()})
-    port.use_products(network, layout, plain)
+    port.given.use_products(network, layout, plain)
     return in_words(layout, plain)
 
 
@@ -72,7 +73,7 @@ def has_choice(port: Port) -> bool:
 
 def report(port: Port) -> str:
     """The chosen products of the port's type in one line, with the speed at which each way reads weights."""
-    layouts = {name: way.layout for name, way in port.product_ways().items()}
+    layouts = {name: way.layout for name, way in port.given.product_ways().items()}
     if not layouts:
         return "nothing to choose"
     seconds = measured_seconds(port)
@@ -117,7 +118,9 @@ def choice_of(seconds: Seconds, layouts: Mapping[str, str]) -> tuple[str, tuple[
 
 def measured_seconds(port: Port) -> Seconds:
     """The seconds of each way, from the file or measured now."""
-    return kept_seconds(port, {"dtype": port.float_dtype}, set(port.product_ways()), lambda: measure(port))
+    return kept_seconds(
+        port, {"dtype": port.float_dtype}, set(port.given.product_ways()), lambda: measure(port)
+    )
 
 
 def kept_seconds(
@@ -133,7 +136,7 @@ def kept_seconds(
     machine = {"version": VERSION, "processor": processor_name(), **library, **what}
     try:
         path = user_cache() / f"products-{zlib.crc32(json.dumps(machine).encode()):08x}.json"
-    except NoCopyError:  # no home: each engine measures
+    except OSError:  # no home: each engine measures
         return measure()
     kept = read_file(path, machine, names)
     if kept is None:
@@ -171,7 +174,7 @@ def write_file(path: Path, machine: Mapping[str, Any], seconds: Seconds) -> None
 def measure(port: Port) -> Seconds:
     """Time every way at each number of rows, in turns: medians, in seconds per byte of weights."""
     one = matrix(port, SHAPE)
-    return measure_ways(port, port.product_ways(), lambda: copy_of(port, one), one.nbytes, BYTES)
+    return measure_ways(port, port.given.product_ways(), lambda: copy_of(port, one), one.nbytes, BYTES)
 
 
 def measure_ways(

@@ -7,7 +7,6 @@ kept as that of `product_choice` is.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from ..port import Port
@@ -67,15 +66,16 @@ def kernel_problem(port: Port) -> str | None:
         return f"the kernel is for a CPU, not for {port.device}"
     if port.float_dtype not in ("float32", "bfloat16"):
         return f"the kernel has no {port.float_dtype}: choose bfloat16 or float32"
-    solution = port.solution.__name__.partition(".")[0]
-    if problem := import_module(f"{solution}.native.quantized_product").problem():
+    if problem := port.given.kernels.quantized_product.problem:
         return f"the kernel does not run here: {problem}"
-    return None if ROUNDED[0] in port.quantized_ways() else f"the port {port.name} does not use the kernel"
+    return (
+        None if ROUNDED[0] in port.given.quantized_ways() else f"the port {port.name} does not use the kernel"
+    )
 
 
 def layouts(port: Port) -> dict[str, str]:
     """The layout of each way that may be a default."""
-    return {name: way.layout for name, way in port.quantized_ways().items() if name in DEFAULTS}
+    return {name: way.layout for name, way in port.given.quantized_ways().items() if name in DEFAULTS}
 
 
 def report(port: Port, bits: int) -> str:
@@ -89,7 +89,7 @@ def report(port: Port, bits: int) -> str:
 def measured_seconds(port: Port, bits: int) -> Seconds:
     """The seconds of each way per byte of weights, from the file or measured now."""
     what = {"bits": bits, "dtype": port.float_dtype}
-    return kept_seconds(port, what, set(port.quantized_ways()), lambda: measure(port, bits))
+    return kept_seconds(port, what, set(port.given.quantized_ways()), lambda: measure(port, bits))
 
 
 def measure(port: Port, bits: int) -> Seconds:
@@ -100,4 +100,4 @@ def measure(port: Port, bits: int) -> Seconds:
         names = "weight", "scales", "biases"
         return replace(one, **{name: copy_of(port, getattr(one, name)) for name in names})
 
-    return measure_ways(port, port.quantized_ways(), copy, SHAPE[0] * SHAPE[1] * bits // 8, BYTES)
+    return measure_ways(port, port.given.quantized_ways(), copy, SHAPE[0] * SHAPE[1] * bits // 8, BYTES)

@@ -1,0 +1,1 @@
+"""Given code of the MLX port."""

@@ -1,0 +1,100 @@
+"""Masks over a cache, and layers with a sliding window (Mistral: Jiang et al., 2023).
+
+The caches keep all tokens, and the mask hides those outside the window. The answers are right, but no memory is saved:
+for that, a cache would have to overwrite tokens that have left the window.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+
+
+def length_mask(positions: mx.array, total_length: int, dtype: mx.Dtype = mx.float32) -> mx.array:
+    """The causal mask over a cache: a token sees its own position and those before it.
+
+    It also hides the positions after the last token, which were not written yet. The positions come in an array, so
+    the same operations make the mask of every position.
+
+    Args:
+        positions: (..., L) integers, the positions of the L query tokens.
+        total_length: S, the length of the cache.
+
+    Returns:
+        (..., L, S): 0 where the key is visible, -inf where it is hidden.
+    """
+    keys = mx.arange(total_length)
+    return mx.where(keys <= mx.expand_dims(positions, -1), 0.0, -mx.inf).astype(dtype)
+
+
+def window_mask(
+    mask: mx.array | str | None,
+    positions: mx.array,
+    total_length: int,
+    window: int | None,
+    dtype: mx.Dtype,
+) -> mx.array | str | None:
+    """The mask of sliding-window layers, made once per step from the full-attention mask.
+
+    A token sees itself and the `window` - 1 tokens before it. In the caches, key p belongs to position p.
+
+    Args:
+        mask: of the layers with full attention: an array over all keys, "causal" or None.
+        positions: (L,) or (B, L), the positions of the query tokens.
+        total_length: S, the number of keys that the caches will return.
+        window: size of the window in tokens; None for no window.
+        dtype: type of the mask.
+
+    Returns:
+        (L, S) or (B, 1, L, S); `mask` itself if the window hides no key.
+    """
+    if window is None or total_length <= window:
+        return mask
+    keys = mx.arange(total_length)
+    near = mx.where(keys > mx.expand_dims(positions, -1) - window, 0.0, -mx.inf).astype(dtype)
+    full = None if mask is None or isinstance(mask, str) else mask
+    if full is None:
+        near = near + length_mask(positions, total_length, dtype)
+    if positions.ndim == 2:
+        near = mx.expand_dims(near, 1)
+    return near if full is None else full + near
+
+
+class WindowedLayer:
+    """A layer with a sliding window: calls `layer` with the step's `window_mask` as its mask.
+
+    Args:
+        layer: called as layer(x, step, cache).
+    """
+
+    def __init__(self, layer: Callable[..., mx.array]):
+        self.layer = layer
+
+    def __call__(self, x: mx.array, step: Any, cache: Any) -> mx.array:
+        """
+        Args:
+            x: (B, L, E), the residual stream.
+            step: has `mask` and `window_mask`.
+            cache: the layer's.
+
+        Returns:
+            (B, L, E), the residual stream after this layer.
+        """
+        return self.layer(x, replace(step, mask=step.window_mask), cache)
+
+
+def inner_layer(layer: Any) -> Any:
+    """A layer without its window."""
+    return layer.layer if isinstance(layer, WindowedLayer) else layer
+
+
+def changed_layer(layer: Any, make: Callable[[Any], Any]) -> Any:
+    """What `make` makes of a layer, with the same window."""
+    return WindowedLayer(make(layer.layer)) if isinstance(layer, WindowedLayer) else make(layer)
+
+
+def behind_windows(layers: Sequence[Callable], windows: Sequence[int | None]) -> list[Callable]:
+    """The layers of a model, as a `WindowedLayer` where `windows` is not None."""
+    pairs = zip(layers, windows, strict=True)
+    return [layer if window is None else WindowedLayer(layer) for layer, window in pairs]

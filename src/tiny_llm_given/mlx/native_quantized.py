@@ -1,0 +1,165 @@
+"""Matrices in 4 and 8 bits for the kernel of Day 4.1, with MLX's arrays on a CPU."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+
+from ..native import quantized_product
+from ..native.arrays import NativeArray, empty, rows_of, shared
+from ..native.quantized_product import LINE, PackedMatrix, QuantizedKernel
+from ..native.threads import threads_for
+from .layers import BiasedLinear
+from .native import NAMES, NativeMatrix, mlx_array, native_array
+
+SLICE_ROWS = 512  # rows that are packed at the same time: for a moment each number takes 3 bytes
+FLOATS = (mx.bfloat16, mx.float32)
+CONSTANTS = *FLOATS, mx.float16
+
+
+@dataclass(frozen=True, eq=False)
+class NativeQuantizedMatrix:
+    """A matrix (O, I) in 4 or 8 bits, packed in lines. A product rounds x to bytes, see `PackedMatrix.multiply`.
+
+    Args:
+        lines: (O / 16, I / C, 16, 4), uint8, see `quantized_product.pack`.
+        constants: (O / 16, I / group_size, 2, 16), bf16, float16 or float32, see `quantized_product.pack_constants`.
+        shape: (O, I).
+        group_size: numbers that share a scale and a bias: 32, 64 or 128.
+        bits: 4 or 8.
+        kernel: of the solution in use.
+        float_dtype: the type of the dequantised numbers; that of the constants when None.
+        planes: 1 rounds x to 8 bits, 2 to 15.
+    """
+
+    lines: mx.array
+    constants: mx.array
+    shape: tuple[int, int]
+    group_size: int
+    bits: int
+    kernel: QuantizedKernel
+    float_dtype: mx.Dtype | None = None
+    planes: int = 1
+    _packed: PackedMatrix = field(init=False)  # made once: checks would take as long as a small product
+
+    def __post_init__(self):
+        arrays = native_array(self.lines), native_array(self.constants)
+        packed = PackedMatrix(self.kernel, *arrays, self.shape[0], self.group_size, self.bits, self.planes)
+        object.__setattr__(self, "_packed", packed)
+
+    @classmethod
+    def of(cls, w: Any, kernel: QuantizedKernel, planes: int = 1) -> "NativeQuantizedMatrix":
+        """Packs a matrix on the CPU, some rows at a time.
+
+        Args:
+            w: Day 2.3's `QuantizedWeights`, with its words.
+            kernel, planes: see `NativeQuantizedMatrix`.
+
+        Raises:
+            ValueError: its scales are neither bf16 nor float16 nor float32.
+        """
+        words, scales, biases = w.parts
+        if scales.dtype not in CONSTANTS:
+            raise ValueError(f"scales in {scales.dtype}: the kernel reads bfloat16, float16 and float32")
+        numbers = shared(mx.contiguous(words))
+        starts = range(0, len(numbers), SLICE_ROWS)
+        lines = mx.concatenate([_packed_lines(numbers[at : at + SLICE_ROWS], w.bits) for at in starts])
+        constants = mx.array(quantized_product.pack_constants(_bits_of(scales), _bits_of(biases)))
+        sizes = w.shape, w.group_size, w.bits
+        return cls(lines, constants.view(scales.dtype), *sizes, kernel, w.dtype, planes)
+
+    @classmethod
+    def joined(cls, matrices: Sequence["NativeQuantizedMatrix"]) -> "NativeQuantizedMatrix":
+        """One matrix with the outputs of several, one after the other.
+
+        Raises:
+            ValueError: they differ in columns, groups, bits or types, or one has a number of outputs that is no
+                multiple of 16.
+        """
+        first = matrices[0]
+        for each in matrices:
+            if each.kind != first.kind or each.shape[0] % LINE:
+                raise ValueError(
+                    f"{each} and {first} cannot be joined: they need the same columns, groups, bits and types, and a "
+                    f"multiple of {LINE} outputs"
+                )
+        lines, constants = (
+            mx.concatenate([getattr(each, part) for each in matrices]) for part in ("lines", "constants")
+        )
+        mx.eval(lines, constants)
+        outputs = sum(each.shape[0] for each in matrices)
+        shape = outputs, first.shape[1]
+        kind = first.group_size, first.bits, first.kernel, first.float_dtype, first.planes
+        return cls(lines, constants, shape, *kind)
+
+    def __repr__(self) -> str:
+        O, I = self.shape
+        scales = f"groups of {self.group_size}, scales in {self.constants.dtype}"
+        return f"({O}, {I}) {self.dtype} in {self.bits} bits, {scales}"
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What matrices that are joined have in common."""
+        return self.shape[1], self.group_size, self.bits, self.constants.dtype, self.dtype, self.planes
+
+    @property
+    def dtype(self) -> mx.Dtype:
+        """The type of the dequantised numbers."""
+        return self.constants.dtype if self.float_dtype is None else self.float_dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self.lines.nbytes + self.constants.nbytes
+
+    def rows(self, ids: mx.array) -> mx.array:
+        """Some rows of the matrix, dequantised: (...) integers to (..., I), as Day 2.2 computes them."""
+        block, place = ids // LINE, ids % LINE
+        fours = self.lines[block, :, place]
+        if self.bits == 4:
+            fours = mx.concatenate([fours & 15, fours >> 4], axis=-1)
+        constants = self.constants[block, :, :, place].astype(mx.float32)
+        groups = fours.reshape(*ids.shape, -1, self.group_size).astype(mx.float32)
+        return (groups * constants[..., :1] + constants[..., 1:]).flatten(-2).astype(self.dtype)
+
+    def __call__(self, x: mx.array, bias: mx.array | None = None) -> mx.array:
+        """x @ Wᵀ + bias with x rounded, see `planes`: (..., I) and (O,) or None to (..., O), in x's type.
+
+        Raises:
+            ValueError: x has other columns, or is not bf16 or float32; or the bias has another size.
+        """
+        if x.shape[-1] != self.shape[1] or x.dtype not in FLOATS:
+            raise ValueError(
+                f"x is {x.shape} {NAMES.get(x.dtype, x.dtype)}, and must be (..., {self.shape[1]}) bfloat16 or float32"
+            )
+        of_bias = None if bias is None else native_array(bias.astype(mx.float32))
+        return mlx_array(self._multiply(rows_of(native_array(x)), of_bias), *x.shape[:-1])
+
+    def _multiply(self, rows: NativeArray, bias: NativeArray | None) -> NativeArray:
+        """The same of rows (R, I) as a kernel sees them; the bias is float32."""
+        if bias is not None and bias.shape != self.shape[:1]:
+            raise ValueError(
+                f"bias has {bias.shape[0]} numbers, and W {self.shape} has {self.shape[0]} outputs"
+            )
+        y = empty((rows.shape[0], self.shape[0]), rows.dtype)
+        of_bias = None if bias is None else bias.address
+        threads = threads_for(rows.shape[0] * self.nbytes)
+        self._packed.multiply(
+            rows.address, y.address, of_bias, rows.shape[0], rows.dtype == "bfloat16", threads
+        )
+        return y
+
+
+def is_native(w: Any) -> bool:
+    """Whether a linear layer multiplies by a kernel of Day 4.1."""
+    matrix = w.layer if isinstance(w, BiasedLinear) else w
+    return isinstance(matrix, (NativeMatrix, NativeQuantizedMatrix))
+
+
+def _packed_lines(words: Any, bits: int) -> mx.array:
+    return mx.array(quantized_product.pack(quantized_product.numbers_of(words, bits), bits))
+
+
+def _bits_of(array: mx.array) -> Any:
+    """The numbers as NumPy has them: bf16 as uint16."""
+    return shared(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)

@@ -1,0 +1,39 @@
+"""Attention of packed batches by the device's own kernels, in place of Day 3.3's."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from .cpu_attention import attend_packed, step_reads
+from .masks import inner_layer
+from .solution import MlxSolution
+
+
+class PackedKernels(NamedTuple):
+    """Two functions that belong together: the second one gets what the first one returns.
+
+    Args:
+        mask: takes the arguments of Day 3.3's `packed_mask`.
+        attend: takes the arguments of Day 3.3's `packed_attention`, and returns the same.
+    """
+
+    mask: Callable[..., Any]
+    attend: Callable[..., mx.array]
+
+
+def kernels_of_device(solution: MlxSolution, device: str) -> PackedKernels | None:
+    """On a CPU a kernel per chunk, and one for similar decodes; on a GPU none."""
+    if device != "cpu":
+        return None
+    return PackedKernels(step_reads, partial(attend_packed, fused_attention=solution.fused_attention))
+
+
+def use_packed_kernels(solution: MlxSolution, model: Any) -> None:
+    """Puts them on a model of Week 3; where its device has none, it keeps Day 3.3's."""
+    kernels = kernels_of_device(solution, "cpu" if mx.default_device() == mx.Device(mx.cpu) else "gpu")
+    if kernels is not None:
+        model.packed_mask = kernels.mask
+        for layer in map(inner_layer, model.layers):
+            layer.packed_attention = kernels.attend

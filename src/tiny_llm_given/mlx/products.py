@@ -1,0 +1,149 @@
+"""Products with a matrix in bf16 or float32 on a CPU: MLX's own, and the kernel of Day 4.1.
+
+On a Linux CPU, MLX's product took 7 to 11 times longer in bf16, and 1.5 to 2 times in float32. So an engine measures
+both on its machine (`product_ways`), and puts the faster one on its model (`use_products`), which runs without it too.
+On a GPU it is MLX's.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+
+from .cpu_attention import step_reads
+from .layers import DenseLinear, Linear, with_bias
+from .masks import inner_layer
+from .native import NativeMatrix
+from .native_attention import computes
+from .native_quantized import NativeQuantizedMatrix, is_native
+from .page_attention import attend_in_pages, page_reads
+from .solution import MlxSolution
+
+OF_ATTENTION, OF_MLP = ("wq", "wk", "wv", "wo"), ("w_gate", "w_up", "w_down")
+PLAIN, NATIVE = "plain", "native"  # layouts of a weight
+
+
+@dataclass(frozen=True)
+class ProductWay:
+    """A way to compute products.
+
+    Args:
+        layout: of the weights that it reads.
+        prepare: makes this layout of a matrix (O, I), plain or quantised.
+        multiply: (..., I), the prepared matrix, (O,) or None to (..., O).
+        most_rows: None is any number.
+    """
+
+    layout: str
+    prepare: Callable[[Any], Any]
+    multiply: Callable[..., mx.array]
+    most_rows: int | None = None
+
+
+def use_products(
+    solution: MlxSolution, model: Any, layout: str | None = None, plain: Sequence[str] | None = None
+) -> None:
+    """Puts the chosen product on a loaded model: other layers in place of those with a plain matrix.
+
+    They are replaced one by one, so that memory never holds two copies of the model. Native weights can be looked up
+    row by row, so the table and the head have this layout too.
+
+    Args:
+        layout: of the layers' weights; None is the plain one.
+        plain: for weights in the plain layout, the names of the ways; MLX has one.
+    """
+    if layout != NATIVE:
+        return
+    native = partial(_native, solution)
+    for layer in map(inner_layer, model.layers):
+        _replace_matrices(layer, native)
+    _pack_table(solution, model)
+    if not model.config.tie_word_embeddings:
+        model.w_lm_head = native(model.w_lm_head)
+    _attend_in_pages(solution, model)
+
+
+def _pack_table(solution: MlxSolution, model: Any) -> None:
+    """Packs a plain table; a tied head shares it."""
+    table = model.embedding
+    if not isinstance(table, solution.Embedding):
+        return
+    packed = NativeMatrix.of(table.weight, solution.NATIVE.product)
+    model.embedding = solution.PackedEmbedding(table.vocab_size, table.embedding_dim, packed)
+    if model.config.tie_word_embeddings and model.is_last:
+        model.w_lm_head = packed
+
+
+def _attend_in_pages(solution: MlxSolution, model: Any) -> None:
+    kernel = solution.NATIVE.decode_attention
+    if model.packed_mask is not step_reads or not computes(kernel, model.config):
+        return  # other kernels than the device's were asked for, or these are there already
+    model.packed_mask = partial(page_reads, kernel=kernel)
+    for layer in map(inner_layer, model.layers):
+        layer.packed_attention = attend_in_pages
+
+
+def _replace_matrices(layer: Any, make: Callable[[Linear], Linear]) -> None:
+    """Replaces the linear layers of a model's layer, one by one, by what `make` makes of them."""
+    owned = [(layer, name) for name in OF_ATTENTION]
+    if hasattr(layer.mlp, "pack"):
+        layer.mlp.pack(make)
+    else:
+        owned += [(layer.mlp, name) for name in OF_MLP]
+    for owner, name in owned:
+        setattr(owner, name, make(getattr(owner, name)))
+
+
+def _native(solution: MlxSolution, w: Any) -> Any:
+    """A linear layer with its plain matrix packed for the kernel; quantised weights have their layout already."""
+    if isinstance(w, DenseLinear):
+        return with_bias(NativeMatrix.of(w.weight, solution.NATIVE.product), w.bias)
+    return replace(w, layer=_native(solution, w.layer)) if hasattr(w, "layer") else w
+
+
+def _by_layer(x: mx.array, w: Linear, bias: mx.array | None) -> mx.array:
+    """The product of a weight that multiplies itself."""
+    return w(x) if bias is None else w(x) + bias
+
+
+def product_ways(solution: MlxSolution) -> dict[str, ProductWay]:
+    """The ways that MLX has on this processor, by name; on a GPU there is one, and nothing to choose."""
+    kernel = solution.NATIVE.product
+    if mx.default_device() != mx.Device(mx.cpu) or not kernel.works:
+        return {}
+    return {
+        "matrix": ProductWay(PLAIN, lambda w: w, solution.linear),
+        "native": ProductWay(NATIVE, partial(NativeMatrix.of, kernel=kernel), _by_layer),
+    }
+
+
+def quantized_ways(solution: MlxSolution) -> dict[str, ProductWay]:
+    """The ways to multiply by `QuantizedWeights` on this machine's CPU, by name.
+
+    "int8" rounds activations to bytes, for the kernel of Day 4.1, and "int16" to two planes of bytes; "usual" is Day
+    2.3's.
+    """
+    usual = {"usual": ProductWay(PLAIN, solution.prepare_weights, _by_layer)}
+    kernel = solution.NATIVE.quantized_product
+    if mx.default_device() != mx.Device(mx.cpu) or not kernel.works:
+        return usual
+    planes = {"int8": 1, "int16": 2}
+    return usual | {
+        name: ProductWay(name, partial(NativeQuantizedMatrix.of, kernel=kernel, planes=count), _by_layer)
+        for name, count in planes.items()
+    }
+
+
+def use_native_layers(solution: MlxSolution, model: Any, chunk_kernel: bool = True) -> None:
+    """Attention by the kernels of Day 4.1, where the products of a layer are kernels; the rest stays MLX's."""
+    if any(map(has_kernels, map(inner_layer, model.layers))):
+        _attend_in_pages(solution, model)
+
+
+def has_kernels(layer: Any) -> bool:
+    """Whether a matrix of the layer is packed for a kernel of Day 4.1."""
+    matrices = [getattr(layer, name) for name in OF_ATTENTION]
+    matrices += [getattr(layer.mlp, name) for name in OF_MLP if not hasattr(layer.mlp, "pack")]
+    return any(map(is_native, matrices))

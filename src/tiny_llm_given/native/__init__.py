@@ -1,0 +1,37 @@
+"""The kernels in C++ as Python calls them: by addresses, with every shape and type checked first.
+
+A solution has the files of Day 4.1: `product.cpp`, `quantized_product.cpp` and `decode_attention.cpp`. The others, and
+the header `lines.h` of all, are given and stand here.
+"""
+
+from functools import cached_property
+
+from .decode_attention import DecodeKernel
+from .product import ProductKernel
+from .quantized_product import QuantizedKernel
+
+
+class NativeKernels:
+    """The kernels of Day 4.1 of one solution.
+
+    Args:
+        package: that has their files, for example "tiny_llm.native".
+    """
+
+    def __init__(self, package: str):
+        self.package = package
+
+    @cached_property
+    def product(self) -> ProductKernel:
+        """Products with bf16 and float32 matrices."""
+        return ProductKernel(self.package)
+
+    @cached_property
+    def quantized_product(self) -> QuantizedKernel:
+        """Products with 4- and 8-bit matrices."""
+        return QuantizedKernel(self.package)
+
+    @cached_property
+    def decode_attention(self) -> DecodeKernel:
+        """Attention of decodes."""
+        return DecodeKernel(self.package)

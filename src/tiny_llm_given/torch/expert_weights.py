@@ -1,0 +1,25 @@
+"""The matrices of a layer's experts: one array, or a linear layer of each."""
+
+from typing import Any, TypeGuard
+
+import torch
+
+from .layers import Linear
+
+
+class ExpertMatrices(tuple[Linear, ...]):
+    """The linear layers (O, I) of X experts."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(X, O, I)."""
+        first: Any = self[0]
+        return len(self), *first.shape
+
+
+Experts = torch.Tensor | ExpertMatrices  # an array (X, O, I) where one call multiplies by all of them
+
+
+def reads_no_count(experts: Experts) -> TypeGuard[torch.Tensor]:
+    """Whether torch multiplies rows by these matrices in one call: the host need not know how many rows each has."""
+    return isinstance(experts, torch.Tensor) and experts.device.type == "cuda"

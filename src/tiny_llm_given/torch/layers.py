@@ -1,0 +1,74 @@
+"""Linear layers: a weight multiplies itself, so no model asks what kind of weight it has."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+
+class Linear(Protocol):
+    """A matrix (O, I), with its bias if it has one: x (..., I) to (..., O), in x's type."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class DenseLinear:
+    """A plain matrix.
+
+    Args:
+        weight: (O, I).
+        bias: (O,) or None.
+        multiply: Day 1.1's `linear`.
+    """
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    multiply: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.weight.shape[0], self.weight.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return self.weight.nbytes
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.multiply(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True, eq=False)
+class BiasedLinear:
+    """A layer of any other kind, and a bias that is added to its output.
+
+    Args:
+        layer: (O, I).
+        bias: (O,).
+    """
+
+    layer: Linear
+    bias: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.layer.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self.layer.nbytes
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + self.bias
+
+
+def with_bias(layer: Any, bias: torch.Tensor | None) -> Linear:
+    """A layer whose weight multiplies itself, and the bias if there is one."""
+    return layer if bias is None else BiasedLinear(layer, bias)

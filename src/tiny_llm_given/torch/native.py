@@ -1,0 +1,129 @@
+"""The kernels of Day 4.1 with torch's arrays on a CPU."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from ..native import product
+from ..native.arrays import NativeArray
+from ..native.product import ProductKernel
+
+NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.int64: "int64"}
+
+
+def native_array(array: torch.Tensor) -> NativeArray:
+    """An array of torch as a kernel sees it; its numbers follow each other in memory."""
+    return NativeArray(array.data_ptr(), tuple(array.shape), NAMES[array.dtype], array)
+
+
+@dataclass(frozen=True, eq=False)
+class NativeMatrix:
+    """A matrix (O, I) in bf16 or float32, packed in lines.
+
+    Args:
+        lines: (O / 16, I / C, 16, C), see `product.pack`.
+        shape: (O, I).
+        kernel: of the solution in use.
+    """
+
+    lines: torch.Tensor
+    shape: tuple[int, int]
+    kernel: ProductKernel
+
+    @classmethod
+    def of(cls, w: torch.Tensor, kernel: ProductKernel) -> "NativeMatrix":
+        """Packs a matrix on the CPU."""
+        numbers = w.contiguous().view(torch.uint16) if w.dtype == torch.bfloat16 else w.contiguous()
+        lines = torch.from_numpy(product.pack(numbers.numpy()))
+        return cls(lines.view(w.dtype), (w.shape[0], w.shape[1]), kernel)
+
+    @classmethod
+    def joined(cls, matrices: Sequence["NativeMatrix"]) -> "NativeMatrix":
+        """One matrix with the outputs of several, one after the other.
+
+        Raises:
+            ValueError: they differ in columns or type, or one has a number of outputs that is no multiple of 16.
+        """
+        first = matrices[0]
+        for each in matrices:
+            if each.kind != first.kind or each.shape[0] % product.LINE:
+                raise ValueError(
+                    f"{each.shape} {each.dtype} and {first.shape} {first.dtype} cannot be joined: they need the same "
+                    f"columns and type, and a multiple of {product.LINE} outputs"
+                )
+        lines = torch.cat([each.lines for each in matrices])
+        return cls(lines, (sum(each.shape[0] for each in matrices), first.shape[1]), first.kernel)
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What matrices that are joined have in common."""
+        return self.shape[1], self.dtype
+
+    @cached_property
+    def _array(self) -> NativeArray:
+        """The lines as the kernel sees them."""
+        return native_array(self.lines)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.lines.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.lines.device
+
+    @property
+    def nbytes(self) -> int:
+        return self.lines.nbytes
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """Some rows of the matrix: (...) integers to (..., I)."""
+        lines = self.lines[ids // product.LINE, :, ids % product.LINE]
+        return lines.flatten(-2)[..., : self.shape[1]]
+
+    def __call__(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """x @ Wᵀ + bias: (..., I) and (O,) or None to (..., O), in x's type."""
+        if torch.compiler.is_compiling():
+            return _LINEAR(x, self.lines, bias, self.shape[0], self.kernel.package)
+        return _multiply(x, self._array, bias, self.shape[0], self.kernel)
+
+
+def _multiply(
+    x: torch.Tensor, lines: NativeArray, bias: torch.Tensor | None, outputs: int, kernel: ProductKernel
+) -> torch.Tensor:
+    x = x.contiguous()
+    y = x.new_empty(*x.shape[:-1], outputs)
+    rows, columns = y.numel() // outputs, x.shape[-1]
+    kernel.multiply(
+        NativeArray(x.data_ptr(), (rows, columns), NAMES[x.dtype], x),
+        lines,
+        None if bias is None else native_array(bias.float()),
+        NativeArray(y.data_ptr(), (rows, outputs), NAMES[y.dtype], y),
+        torch.get_num_threads(),
+    )
+    return y
+
+
+# To a compiler, an operator of our own. It gets the package of the kernel: a learner's is never the reference's.
+_library = torch.library.Library("tiny_llm", "FRAGMENT")
+if not hasattr(torch.ops.tiny_llm, "native_linear"):
+    _library.define("native_linear(Tensor x, Tensor lines, Tensor? bias, int outputs, str package) -> Tensor")
+
+    @torch.library.impl(_library, "native_linear", "CompositeExplicitAutograd")
+    def _linear(
+        x: torch.Tensor, lines: torch.Tensor, bias: torch.Tensor | None, outputs: int, package: str
+    ) -> torch.Tensor:
+        return _multiply(x, native_array(lines), bias, outputs, sys.modules[package].NATIVE.product)
+
+    @torch.library.register_fake("tiny_llm::native_linear", lib=_library)
+    def _shape_of_linear(
+        x: torch.Tensor, lines: torch.Tensor, bias: Any, outputs: int, package: str
+    ) -> torch.Tensor:
+        return x.new_empty(*x.shape[:-1], outputs)
+
+
+_LINEAR = torch.ops.tiny_llm.native_linear.default

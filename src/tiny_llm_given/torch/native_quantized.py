@@ -1,0 +1,215 @@
+"""Matrices in 4 and 8 bits for the kernel of Day 4.1, with torch's arrays on a CPU."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..native import quantized_product
+from ..native.arrays import NativeArray
+from ..native.quantized_product import LINE, PackedMatrix, QuantizedKernel
+from .layers import BiasedLinear
+from .native import NativeMatrix
+
+SLICE_ROWS = 512  # rows that are packed at the same time: for a moment each number takes 3 bytes
+FLOATS = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
+CONSTANTS = FLOATS | {torch.float16: "float16"}
+
+
+@dataclass(frozen=True, eq=False)
+class NativeQuantizedMatrix:
+    """A matrix (O, I) in 4 or 8 bits, packed in lines. A product rounds x to bytes, see `PackedMatrix.multiply`.
+
+    Args:
+        lines: (O / 16, I / C, 16, 4), uint8, see `quantized_product.pack`.
+        constants: (O / 16, I / group_size, 2, 16), bf16, float16 or float32, see `quantized_product.pack_constants`.
+        shape: (O, I).
+        group_size: numbers that share a scale and a bias: 32, 64 or 128.
+        bits: 4 or 8.
+        kernel: of the solution in use.
+        float_dtype: the type of the dequantised numbers; that of the constants when None.
+        planes: 1 rounds x to 8 bits, 2 to 15.
+    """
+
+    lines: torch.Tensor
+    constants: torch.Tensor
+    shape: tuple[int, int]
+    group_size: int
+    bits: int
+    kernel: QuantizedKernel
+    float_dtype: torch.dtype | None = None
+    planes: int = 1
+    _packed: PackedMatrix = field(init=False)  # made once: checks would take as long as a small product
+
+    def __post_init__(self):
+        sizes = self.shape[0], self.group_size, self.bits, self.planes
+        packed = _packed_matrix(self.kernel, self.lines, self.constants, *sizes)
+        object.__setattr__(self, "_packed", packed)
+
+    @classmethod
+    def of(cls, w: Any, kernel: QuantizedKernel, planes: int = 1) -> "NativeQuantizedMatrix":
+        """Packs a matrix on the CPU, some rows at a time.
+
+        Args:
+            w: Day 2.3's `QuantizedWeights`, with its words.
+            kernel, planes: see `NativeQuantizedMatrix`.
+
+        Raises:
+            ValueError: its scales are neither bf16 nor float16 nor float32.
+        """
+        words, scales, biases = w.parts
+        if scales.dtype not in CONSTANTS:
+            raise ValueError(f"scales in {scales.dtype}: the kernel reads bfloat16, float16 and float32")
+        numbers = words.contiguous().view(torch.int32).numpy()
+        (O, I), columns = w.shape, quantized_product.COLUMNS[w.bits]
+        lines = torch.empty(-(-O // LINE), I // columns, LINE, 4, dtype=torch.uint8)
+        for start in range(0, O, SLICE_ROWS):
+            some = quantized_product.numbers_of(numbers[start : start + SLICE_ROWS], w.bits)
+            packed = torch.from_numpy(quantized_product.pack(some, w.bits))
+            lines[start // LINE :][: len(packed)] = packed
+        constants = quantized_product.pack_constants(_bits_of(scales), _bits_of(biases))
+        constants = torch.from_numpy(constants).view(scales.dtype)
+        return cls(lines, constants, (O, I), w.group_size, w.bits, kernel, w.dtype, planes)
+
+    @classmethod
+    def joined(cls, matrices: Sequence["NativeQuantizedMatrix"]) -> "NativeQuantizedMatrix":
+        """One matrix with the outputs of several, one after the other.
+
+        Raises:
+            ValueError: they differ in columns, groups, bits or types, or one has a number of outputs that is no
+                multiple of 16.
+        """
+        first = matrices[0]
+        for each in matrices:
+            if each.kind != first.kind or each.shape[0] % LINE:
+                raise ValueError(
+                    f"{each} and {first} cannot be joined: they need the same columns, groups, bits and types, and a "
+                    f"multiple of {LINE} outputs"
+                )
+        lines, constants = (
+            torch.cat([getattr(each, part) for each in matrices]) for part in ("lines", "constants")
+        )
+        outputs = sum(each.shape[0] for each in matrices)
+        shape = outputs, first.shape[1]
+        kind = first.group_size, first.bits, first.kernel, first.float_dtype, first.planes
+        return cls(lines, constants, shape, *kind)
+
+    def __repr__(self) -> str:
+        O, I = self.shape
+        scales = f"groups of {self.group_size}, scales in {self.constants.dtype}"
+        return f"({O}, {I}) {self.dtype} in {self.bits} bits, {scales}"
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What matrices that are joined have in common."""
+        return self.shape[1], self.group_size, self.bits, self.constants.dtype, self.dtype, self.planes
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the dequantised numbers."""
+        return self.constants.dtype if self.float_dtype is None else self.float_dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.lines.device
+
+    @property
+    def nbytes(self) -> int:
+        return self.lines.nbytes + self.constants.nbytes
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """Some rows of the matrix, dequantised: (...) integers to (..., I), as Day 2.2 computes them."""
+        block, place = ids // LINE, ids % LINE
+        fours = self.lines[block, :, place]
+        if self.bits == 4:
+            fours = torch.cat([fours & 15, fours >> 4], dim=-1)
+        scales, biases = self.constants[block, :, :, place].float().unbind(-1)
+        groups = fours.reshape(*scales.shape, self.group_size).float()
+        return (groups * scales.unsqueeze(-1) + biases.unsqueeze(-1)).flatten(-2).to(self.dtype)
+
+    def __call__(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """x @ Wᵀ + bias with x rounded, see `planes`: (..., I) and (O,) or None to (..., O), in x's type.
+
+        Raises:
+            ValueError: x has other columns, or is not bf16 or float32 on the CPU; or the bias has another size.
+        """
+        if torch.compiler.is_compiling():
+            sizes = self.shape[0], self.group_size, self.bits, self.planes
+            return _LINEAR(x, self.lines, self.constants, bias, *sizes, self.kernel.package)
+        return _multiply(x, self._packed, bias)
+
+
+def is_native(w: Any) -> bool:
+    """Whether a linear layer multiplies by a kernel of Day 4.1."""
+    matrix = w.layer if isinstance(w, BiasedLinear) else w
+    return isinstance(matrix, (NativeMatrix, NativeQuantizedMatrix))
+
+
+def _bits_of(array: torch.Tensor) -> Any:
+    """The numbers as NumPy has them: bf16 as uint16."""
+    array = array.contiguous()
+    return (array.view(torch.uint16) if array.dtype == torch.bfloat16 else array).numpy()
+
+
+def _packed_matrix(
+    kernel: QuantizedKernel, lines: torch.Tensor, constants: torch.Tensor, *sizes: int
+) -> PackedMatrix:
+    w = NativeArray(lines.data_ptr(), tuple(lines.shape), "uint8", lines)
+    of_constants = NativeArray(
+        constants.data_ptr(), tuple(constants.shape), CONSTANTS[constants.dtype], constants
+    )
+    return PackedMatrix(kernel, w, of_constants, *sizes)
+
+
+def _multiply(x: torch.Tensor, w: PackedMatrix, bias: torch.Tensor | None) -> torch.Tensor:
+    if x.shape[-1] != w.columns or x.dtype not in FLOATS or not x.is_cpu:
+        raise ValueError(
+            f"x is {tuple(x.shape)} {x.dtype} on {x.device}, and must be (..., {w.columns}) bfloat16 or float32 on cpu"
+        )
+    x = x.contiguous()
+    y = x.new_empty(*x.shape[:-1], w.outputs)
+    if bias is not None:
+        if tuple(bias.shape) != (w.outputs,):
+            raise ValueError(
+                f"bias has {bias.numel()} numbers, and W ({w.outputs}, {w.columns}) has {w.outputs} outputs"
+            )
+        bias = bias.float().contiguous()
+    of_bias = None if bias is None else bias.data_ptr()
+    rows, is_bf16 = x.numel() // w.columns, x.dtype == torch.bfloat16
+    w.multiply(x.data_ptr(), y.data_ptr(), of_bias, rows, is_bf16, torch.get_num_threads())
+    return y
+
+
+# To a compiler, an operator of our own. It gets the package of the kernel: a learner's is never the reference's.
+_library = torch.library.Library("tiny_llm", "FRAGMENT")
+if not hasattr(torch.ops.tiny_llm, "native_quantized_linear"):
+    _library.define(
+        "native_quantized_linear(Tensor x, Tensor lines, Tensor constants, Tensor? bias, int outputs, int group_size, "
+        "int bits, int planes, str package) -> Tensor"
+    )
+
+    @torch.library.impl(_library, "native_quantized_linear", "CompositeExplicitAutograd")
+    def _native_quantized_linear(
+        x: torch.Tensor,
+        lines: torch.Tensor,
+        constants: torch.Tensor,
+        bias: torch.Tensor | None,
+        outputs: int,
+        group_size: int,
+        bits: int,
+        planes: int,
+        package: str,
+    ) -> torch.Tensor:
+        kernel = sys.modules[package].NATIVE.quantized_product
+        return _multiply(x, _packed_matrix(kernel, lines, constants, outputs, group_size, bits, planes), bias)
+
+    @torch.library.register_fake("tiny_llm::native_quantized_linear", lib=_library)
+    def _shape_of_linear(
+        x: torch.Tensor, lines: Any, constants: Any, bias: Any, outputs: int, *others: Any
+    ) -> torch.Tensor:
+        return x.new_empty(*x.shape[:-1], outputs)
+
+
+_LINEAR = torch.ops.tiny_llm.native_quantized_linear.default

@@ -1,0 +1,188 @@
+"""Products with a matrix in bf16 on a CPU: the ways to compute them, and which one takes how many rows.
+
+No way is the fastest on every processor: for one row `torch.mv` was 1.2 to 2 times faster than `F.linear` on one with
+AMX, and 1.4 times slower on one with AVX-512 alone. So an engine measures them on its machine (`product_ways`), and
+puts the fastest ones on its model (`use_products`), which runs without them too.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+
+from .cpu_attention import step_reads
+from .cpu_products import Multiply, PackedLinear, PlainLinear, by_tiles, by_vector
+from .layers import DenseLinear, Linear, with_bias
+from .masks import changed_layer, inner_layer
+from .native import NativeMatrix
+from .native_attention import computes
+from .native_layer import NativeLayer, can_be_native, has_kernel
+from .native_quantized import NativeQuantizedMatrix
+from .page_attention import attend_in_pages, page_reads
+from .solution import TorchSolution
+
+OF_ATTENTION, OF_MLP = ("wq", "wk", "wv", "wo"), ("w_gate", "w_up", "w_down")
+PLAIN, PACKED, NATIVE = "plain", "packed", "native"  # layouts of a weight
+
+
+@dataclass(frozen=True)
+class ProductWay:
+    """A way to compute products.
+
+    Args:
+        layout: of the weights that it reads.
+        prepare: makes this layout of a matrix (O, I), plain or quantised.
+        multiply: (..., I), the prepared matrix, (O,) or None to (..., O).
+        most_rows: None is any number.
+    """
+
+    layout: str
+    prepare: Callable[[Any], Any]
+    multiply: Multiply
+    most_rows: int | None = None
+
+
+def use_products(
+    solution: TorchSolution, model: Any, layout: str | None = None, plain: Sequence[str] | None = None
+) -> None:
+    """Puts the chosen products on a loaded model: other layers in place of those with a plain bf16 matrix on a CPU.
+
+    They are replaced one by one, so that memory never holds two copies of the model. Native weights can be looked up
+    row by row, so the table and the head have this layout too; in the others they stay plain.
+
+    Args:
+        layout: of the layers' weights; None is the choice by the processor's flags.
+        plain: for weights in the plain layout, the names of the ways for each of `ROWS`; None likewise.
+    """
+    usual_layout, usual_ways = _usual_choice()
+    layout = layout or usual_layout
+    ways = _all_ways(solution)
+    by_rows = partial(PlainLinear, ways=tuple(ways[name].multiply for name in plain or usual_ways))
+    native = partial(_native_linear, solution)
+    make = {PLAIN: by_rows, PACKED: PackedLinear.of, NATIVE: native}[layout]
+    for layer in map(inner_layer, model.layers):
+        _replace_matrices(layer, partial(_with_product, make=make))
+    if layout == NATIVE:
+        _pack_table(solution, model)
+    is_packed = layout == NATIVE and not model.config.tie_word_embeddings
+    model.w_lm_head = _with_product(model.w_lm_head, make if is_packed else by_rows)
+
+
+def _pack_table(solution: TorchSolution, model: Any) -> None:
+    """Packs a plain table; a tied head shares it."""
+    table = model.embedding
+    if not isinstance(table, solution.Embedding) or not _has_ways(table.weight):
+        return
+    packed = NativeMatrix.of(table.weight, solution.NATIVE.product)
+    model.embedding = solution.PackedEmbedding(table.vocab_size, table.embedding_dim, packed)
+    if model.config.tie_word_embeddings and model.is_last:
+        model.w_lm_head = packed
+
+
+def _native_linear(solution: TorchSolution, w: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    """A layer whose matrix is packed for the kernel of Day 4.1."""
+    return with_bias(NativeMatrix.of(w, solution.NATIVE.product), bias)
+
+
+def _replace_matrices(layer: Any, make: Callable[[Linear], Linear]) -> None:
+    """Replaces the linear layers of a model's layer, one by one, by what `make` makes of them."""
+    owned = [(layer, name) for name in OF_ATTENTION if hasattr(layer, name)]
+    if hasattr(layer.mlp, "pack"):
+        layer.mlp.pack(make)
+    else:
+        owned += [(layer.mlp, name) for name in OF_MLP if hasattr(layer.mlp, name)]
+    for owner, name in owned:
+        setattr(owner, name, make(getattr(owner, name)))
+
+
+def _with_product(w: Any, make: Callable[[torch.Tensor, torch.Tensor | None], Linear]) -> Any:
+    """A linear layer with another product for its plain matrix; quantised weights have theirs already."""
+    if isinstance(w, DenseLinear):
+        return make(w.weight, w.bias) if _has_ways(w.weight) else w
+    return replace(w, layer=_with_product(w.layer, make)) if hasattr(w, "layer") else w
+
+
+def _has_ways(w: torch.Tensor) -> bool:
+    return w.dtype == torch.bfloat16 and w.device.type == "cpu"
+
+
+def use_native_layers(solution: TorchSolution, model: Any, chunk_kernel: bool = True) -> None:
+    """Our own kernels between the products of each layer whose matrices are packed for those, and for attention.
+
+    Args:
+        model: with packed weights.
+        chunk_kernel: whether chunks of prompts have a kernel of our own too, see `chunk_ways`.
+    """
+    if model.packed_mask is not step_reads:
+        return  # other kernels than the device's were asked for, or these are there already
+    kernel = solution.NATIVE.decode_attention
+    if any(has_kernel(inner_layer(layer)) for layer in model.layers) and computes(kernel, model.config):
+        model.packed_mask = partial(page_reads, kernel=kernel, chunk_kernel=chunk_kernel)
+        for layer in map(inner_layer, model.layers):
+            layer.packed_attention = attend_in_pages
+    for place, layer in enumerate(model.layers):
+        if can_be_native(inner_layer(layer)):
+            # One by one: the matrices of the layer that it replaces are free then.
+            model.layers[place] = changed_layer(layer, NativeLayer)
+
+
+def _by_layer(x: torch.Tensor, w: Linear, bias: torch.Tensor | None) -> torch.Tensor:
+    """The product of a weight that multiplies itself."""
+    return w(x) if bias is None else w(x) + bias
+
+
+def _all_ways(solution: TorchSolution) -> dict[str, ProductWay]:
+    native = partial(NativeMatrix.of, kernel=solution.NATIVE.product)
+    return {
+        "vector": ProductWay(PLAIN, lambda w: w, by_vector, most_rows=1),
+        "matrix": ProductWay(PLAIN, lambda w: w, solution.linear),
+        "tiles": ProductWay(PLAIN, lambda w: w, by_tiles),
+        "onednn": ProductWay(PACKED, PackedLinear.of, _by_layer),
+        "native": ProductWay(NATIVE, native, _by_layer),
+    }
+
+
+def product_ways(solution: TorchSolution) -> dict[str, ProductWay]:
+    """The ways that this build of torch has on this processor, by name."""
+    has = {PLAIN: lambda: True, PACKED: has_onednn, NATIVE: lambda: solution.NATIVE.product.works}
+    return {name: way for name, way in _all_ways(solution).items() if has[way.layout]()}
+
+
+def has_onednn() -> bool:
+    """Whether oneDNN multiplies bf16 numbers here; not every build and processor does."""
+    try:
+        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    except AttributeError:
+        return False
+
+
+def quantized_ways(solution: TorchSolution) -> dict[str, ProductWay]:
+    """The ways to multiply by `QuantizedWeights` on this machine's CPU, by name.
+
+    "int8" rounds activations to bytes, for the kernel of Day 4.1, and "int16" to two planes of bytes; "usual" is Day
+    2.3's.
+    """
+    usual = {"usual": ProductWay(PLAIN, solution.prepare_weights, _by_layer)}
+    kernel = solution.NATIVE.quantized_product
+    if not kernel.works:
+        return usual
+    planes = {"int8": 1, "int16": 2}
+    return usual | {
+        name: ProductWay(name, partial(NativeQuantizedMatrix.of, kernel=kernel, planes=count), _by_layer)
+        for name, count in planes.items()
+    }
+
+
+def _usual_choice() -> tuple[str, tuple[str, ...]]:
+    """Layout and ways by the processor's flags."""
+    if _has_bf16_units():
+        return PACKED, ("vector", "matrix", "matrix", "matrix")
+    return PLAIN, ("matrix", "matrix", "tiles", "tiles")
+
+
+@cache
+def _has_bf16_units() -> bool:
+    found = getattr(torch.cpu, "get_capabilities", dict)()  # older builds of torch do not have it
+    return any(found.get(unit, False) for unit in ("avx512_bf16", "amx_bf16", "bf16"))
