@@ -179,9 +179,7 @@ def no_home(monkeypatch, tmp_path):
 
 
 def user_without_home(monkeypatch, tmp_path):
-    monkeypatch.setattr(
-        "platformdirs.user_cache_path", lambda *a, **b: Path("~/.cache/tiny-llm")
-    )
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda *a, **b: Path("~/.cache/tiny-llm"))
 
 
 FAULTS = {
