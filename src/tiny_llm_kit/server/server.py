@@ -30,14 +30,17 @@ from .openai_api.live_feed import LiveFeed, LivePage
 from .openai_api.metrics import CONTENT_TYPE, EngineMetrics, ServerMetrics
 from .openai_api.prompts import chat_ids, names_of, prompt_ids, prompts_of, text_of
 from .openai_api.request_ids import HEADER, RequestIds
+from .openai_api.responses import OWN_NAMES, ResponseBody, ResponseFormat, ResponseGeneration
 from .openai_api.server_log import ThroughputLog
 from .openai_api.service import EngineService, ServerOptions
 from .openai_api.step_budget import StepBudget
 from .openai_api.stepped_route import SteppedRoute
 from .openai_api.tool_use import (
+    NewReader,
     ToolUse,
     begins_inside_thought,
     may_think,
+    new_plain_reader,
     template_names,
     template_variables,
 )
@@ -250,6 +253,14 @@ def add_completions(app: FastAPI) -> None:
         with errors_in_words_of(body):
             return await conversation(service_of(request), request, body)
 
+    @app.post("/v1/responses", responses={**BUSY, **STREAM})
+    async def responses(request: Request, body: ResponseBody) -> Response:
+        """Answer a conversation, in OpenAI's newer form; plain text alone."""
+        try:
+            return await response(service_of(request), request, body)
+        except ApiError as error:
+            raise error.in_words_of(OWN_NAMES) from None
+
 
 @contextmanager
 def errors_in_words_of(body: schemas.GenerationBody) -> Iterator[None]:
@@ -277,6 +288,26 @@ async def completion(service: EngineService, request: Request, body: schemas.Com
 
 async def conversation(service: EngineService, request: Request, body: schemas.ChatBody) -> Response:
     """The answer to `POST /v1/chat/completions`."""
+    stream, params, uses, reader = await opened(service, body)
+    names = service.options.model_name, service.engine.tokenizer
+    answer = ChatFormat(*names, bool(body.logprobs), uses, reader)
+    return await Generation(service, stream, answer, params.n).respond(request, body)
+
+
+async def response(service: EngineService, request: Request, body: ResponseBody) -> Response:
+    """The answer to `POST /v1/responses`."""
+    chat = body.as_chat()
+    stream, _, _, reader = await opened(service, chat)
+    names, read = (service.options.model_name, service.engine.tokenizer), reader or new_plain_reader
+    return await ResponseGeneration(service, stream, ResponseFormat(*names, body, read()), 1).respond(
+        request, chat
+    )
+
+
+async def opened(
+    service: EngineService, body: schemas.ChatBody
+) -> tuple[Any, Any, ToolUse, NewReader | None]:
+    """The stream of a conversation's answers, its parameters and tools, and what makes readers of its text."""
     check_body(service, body)
     if body.top_logprobs and not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
@@ -297,8 +328,7 @@ async def conversation(service: EngineService, request: Request, body: schemas.C
     begun = params.structured_outputs is None and begins_inside_thought(tokenizer, ids)
     thinks = may_think(tokenizer, options.reasoning_parser)
     reader = uses.reader_of(thinks, begun, body.include_reasoning is not False)
-    answer = ChatFormat(options.model_name, tokenizer, bool(body.logprobs), uses, reader)
-    return await Generation(service, stream, answer, params.n).respond(request, body)
+    return stream, params, uses, reader
 
 
 def add_page(app: FastAPI, page: LivePage) -> None:

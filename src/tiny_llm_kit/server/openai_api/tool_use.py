@@ -18,6 +18,14 @@ RESERVED = (
 )  # variables of a template that have fields of their own
 
 
+NewReader = Callable[[], AnswerReader]
+
+
+def new_plain_reader() -> AnswerReader:
+    """A reader for which all text is content."""
+    return AnswerReader(None, None)
+
+
 @dataclass(frozen=True)
 class ToolUse:
     """The tools of one request.
@@ -70,9 +78,7 @@ class ToolUse:
         """Whether the mark of a call is a special token, which is no text unless it is asked for."""
         return self.form is not None and not tokenizer.decode(tokenizer.encode(self.form.begin, False))
 
-    def reader_of(
-        self, thinks: bool, begins_inside: bool, shows_thoughts: bool
-    ) -> Callable[[], AnswerReader] | None:
+    def reader_of(self, thinks: bool, begins_inside: bool, shows_thoughts: bool) -> NewReader | None:
         """Makes a reader of an answer; None where all of its text is content.
 
         Args:

@@ -1,0 +1,236 @@
+"""`POST /v1/responses` for plain text: OpenAI's newer form of a conversation, as a chat completion with other names."""
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from ...solution_types import Piece
+from . import known_fields
+from .answer_parts import AnswerDelta, AnswerReader
+from .errors import ApiError
+from .event_stream import event
+from .formats import AnswerFormat
+from .generation import Generation, check_pieces
+from .schemas import MOST_MESSAGES, ChatBody, Count, GenerationBody, StrictBody
+
+TEXTS = ("input_text", "output_text", "text")
+KNOWN: dict[str, known_fields.Values] = {
+    "metadata": known_fields.ANYTHING,
+    "store": known_fields.ANYTHING,  # nothing is kept
+    "include": ([],),
+    "background": (False,),
+    "conversation": (),
+    "previous_response_id": (),
+    "prompt": (),
+    "prompt_cache_key": known_fields.ANYTHING,
+    "reasoning": ({},),
+    "safety_identifier": known_fields.ANYTHING,
+    "service_tier": ("auto", "default"),
+    "stream_options": ({},),
+    "text": ({"format": {"type": "text"}}, {}),
+    "tools": ([],),
+    "tool_choice": ("auto", "none"),
+    "parallel_tool_calls": known_fields.ANYTHING,
+    "max_tool_calls": known_fields.ANYTHING,
+    "top_logprobs": (0,),
+    "truncation": ("disabled",),
+}
+
+
+class InputPart(BaseModel):
+    """A part of a message; pictures, sound and files are not supported."""
+
+    model_config = ConfigDict(strict=True)
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+
+
+class InputMessage(BaseModel):
+    """A message, or an item of an earlier answer."""
+
+    model_config = ConfigDict(strict=True)
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[InputPart], Field(min_length=1, fail_fast=True)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_type(cls, item: Any) -> Any:
+        """Refuse calls of tools and other items, with the reason.
+
+        Raises:
+            PydanticCustomError: of such an item.
+        """
+        if isinstance(item, dict) and item.get("type", "message") != "message":
+            why = "items other than messages are not supported: use /v1/chat/completions for tools"
+            raise PydanticCustomError("not_read", "{why}", {"why": why})
+        return item
+
+    def as_chat(self) -> dict[str, Any]:
+        """The message with the names of a chat completion."""
+        parts = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return {"role": self.role, "content": parts}
+
+
+class ResponseBody(StrictBody):
+    """The body of `POST /v1/responses`."""
+
+    known = KNOWN
+    input: str | Annotated[list[InputMessage], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
+    model: str | None = None
+    instructions: str | None = Field(None, description="a system message before the input")
+    max_output_tokens: Count | None = Field(None, description="tokens of the answer; default: the context")
+    temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy; default: 1")
+    top_p: float | None = Field(None, gt=0, le=1, description="draw from the nucleus of this probability")
+    stream: bool | None = Field(None, description="send the answer as server-sent events while it is made")
+    user: str | None = Field(None, description="accepted, not used")
+
+    def as_chat(self) -> ChatBody:
+        """The chat completion that it stands for."""
+        turns = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else None
+        turns = turns or [message.as_chat() for message in self.input if not isinstance(message, str)]
+        if self.instructions:
+            turns.insert(0, {"role": "system", "content": self.instructions})
+        options = {name: getattr(self, name) for name in ("model", "temperature", "top_p", "stream")}
+        return ChatBody.model_validate(
+            {**options, "messages": turns, "max_completion_tokens": self.max_output_tokens}
+        )
+
+
+OWN_NAMES = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+}
+
+
+class ResponseFormat(AnswerFormat):
+    """The response object, with one message, and before it what the model has thought.
+
+    Args:
+        model, tokenizer: see `AnswerFormat`.
+        body: of the request.
+        reader: of the answer's text.
+    """
+
+    def __init__(self, model: str, tokenizer: Any, body: ResponseBody, reader: AnswerReader):
+        super().__init__(model, tokenizer, False)
+        self.id, self._body, self.reader = f"resp_{uuid.uuid4().hex}", body, reader
+        self.message_id = f"msg_{uuid.uuid4().hex}"
+
+    def whole(self, answers: Sequence[Piece], usage: dict[str, Any]) -> dict[str, Any]:
+        delta = self.reader.add(answers[0].text, is_last=True)
+        return self.response(delta, answers[0].finish_reason, usage)
+
+    def response(
+        self,
+        answer: AnswerDelta | None = None,
+        reason: str | None = None,
+        usage: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The response; in progress without an answer."""
+        is_cut = reason == "length"
+        body = self._body
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "completed_at": int(time.time()) if answer else None,
+            "status": "in_progress" if answer is None else "incomplete" if is_cut else "completed",
+            "model": self.model,
+            "output": self.output(answer, is_cut) if answer else [],
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": {},
+            "parallel_tool_calls": True,
+            "previous_response_id": None,
+            "reasoning": {"effort": None, "summary": None},
+            "temperature": 1.0 if body.temperature is None else body.temperature,
+            "text": {"format": {"type": "text"}},
+            "tool_choice": "auto",
+            "tools": [],
+            "top_p": 1.0 if body.top_p is None else body.top_p,
+            "truncation": "disabled",
+            "usage": usage and usage_of(usage),
+        }
+
+    def output(self, answer: AnswerDelta, is_cut: bool) -> list[dict[str, Any]]:
+        """The items: what the model has thought, if anything, after the message, whose place is known first."""
+        items = [self.message(answer.content, "incomplete" if is_cut else "completed")]
+        if answer.reasoning:
+            text = [{"type": "reasoning_text", "text": answer.reasoning}]
+            items.append({"id": f"rs_{self.id}", "type": "reasoning", "summary": [], "content": text})
+        return items
+
+    def message(self, text: str | None, status: str) -> dict[str, Any]:
+        """The message; without content at its beginning."""
+        content = [] if text is None else [self.part(text)]
+        return {
+            "id": self.message_id,
+            "type": "message",
+            "status": status,
+            "role": "assistant",
+            "content": content,
+        }
+
+    @staticmethod
+    def part(text: str) -> dict[str, Any]:
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+class ResponseGeneration(Generation):
+    """An open request whose stream has the events of the responses API."""
+
+    format: ResponseFormat  # type: ignore[misc]
+
+    async def _events(self, body: GenerationBody) -> AsyncGenerator[str, None]:
+        form, number = self.format, 0
+        place = {"item_id": form.message_id, "output_index": 0, "content_index": 0}
+
+        def say(kind: str, **fields: Any) -> str:
+            nonlocal number
+            text = f"event: {kind}\n{event({'type': kind, **fields, 'sequence_number': number})}"
+            number += 1
+            return text
+
+        yield say("response.created", response=form.response())
+        yield say("response.in_progress", response=form.response())
+        yield say("response.output_item.added", output_index=0, item=form.message(None, "in_progress"))
+        yield say("response.content_part.added", **place, part=form.part(""))
+        answer, reason = AnswerDelta(), None
+        try:
+            async for pieces in self.stream:
+                check_pieces(pieces)
+                for piece in pieces:
+                    reason = piece.finish_reason
+                    delta = form.reader.add(piece.text, reason is not None)
+                    answer.content, answer.reasoning = (
+                        answer.content + delta.content,
+                        answer.reasoning + delta.reasoning,
+                    )
+                    if delta.content:
+                        yield say("response.output_text.delta", **place, delta=delta.content, logprobs=[])
+        except ApiError as error:  # the status was sent long ago
+            yield event(error.in_words_of(OWN_NAMES).body())
+            return
+        whole = form.response(answer, reason, self._usage())
+        yield say("response.output_text.done", **place, text=answer.content, logprobs=[])
+        yield say("response.content_part.done", **place, part=form.part(answer.content))
+        yield say("response.output_item.done", output_index=0, item=whole["output"][0])
+        yield say(f"response.{whole['status']}", response=whole)
+
+
+def usage_of(usage: dict[str, Any]) -> dict[str, Any]:
+    """Numbers of tokens with the names of the responses API."""
+    return {
+        "input_tokens": usage["prompt_tokens"],
+        "input_tokens_details": usage["prompt_tokens_details"],
+        "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage["total_tokens"],
+    }

@@ -1,0 +1,127 @@
+"""`/v1/responses` as the official client meets it: plain text, whole and streamed; what is not there says so."""
+
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.loading import load_network
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.server.background_server import BackgroundServer
+from tiny_llm_kit.server.openai_api.answer_parts import AnswerDelta, AnswerReader, ThoughtReader
+from tiny_llm_kit.server.openai_api.responses import ResponseBody, ResponseFormat
+from tiny_llm_kit.server.server import ServerOptions, create_app
+from tiny_llm_ref.serving.loop.request_stream import Piece
+
+ENGINE = {"max_model_len": 256, "max_num_seqs": 4, "num_blocks": 64, "block_size": 16, "enforce_eager": True}
+ASKED = {"model": "tiny-qwen3", "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[openai.OpenAI]:
+    port = Port("tiny_llm_ref", installed_backends()[0], "cpu", "float32")
+    app = create_app(
+        lambda: LLM.of(port, *load_network(port, "tiny-qwen3", "week3"), **ENGINE), ServerOptions()
+    )
+    with (
+        BackgroundServer(app) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made,
+    ):
+        yield made
+
+
+def chat(client, *messages, **options) -> openai.types.chat.ChatCompletion:
+    turns = [{"role": role, "content": text} for role, text in messages]
+    return client.chat.completions.create(**ASKED, messages=turns, **options)
+
+
+def test_an_answer_is_that_of_the_same_conversation(client):
+    made = client.responses.create(
+        **ASKED, input="What is a KV cache?", instructions="Be short.", max_output_tokens=200
+    )
+    expected = chat(client, ("system", "Be short."), ("user", "What is a KV cache?"), max_tokens=200)
+    assert made.output_text == expected.choices[0].message.content
+    assert (made.status, made.incomplete_details, made.error) == ("completed", None, None)
+    assert (made.usage.input_tokens, made.usage.output_tokens) == (
+        expected.usage.prompt_tokens, expected.usage.completion_tokens,
+    )  # fmt: skip
+    again = client.responses.create(
+        **ASKED, input=[{"role": "user", "content": "Hi"}, *made.output, {"role": "user", "content": "More"}]
+    )
+    turns = ("user", "Hi"), ("assistant", made.output_text), ("user", "More")
+    assert again.output_text == chat(client, *turns).choices[0].message.content, (
+        "an answer goes back in as it is"
+    )
+
+
+def test_an_answer_that_is_cut_off_says_so(client):
+    made = client.responses.create(**ASKED, input="What is a KV cache?", max_output_tokens=2)
+    assert (made.status, made.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert made.usage.output_tokens == 2
+
+
+@pytest.mark.parametrize("limit", [200, 2])
+def test_a_stream_has_the_events_of_the_api(client, limit):
+    asked = {**ASKED, "input": [{"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}]}
+    whole = client.responses.create(**asked, max_output_tokens=limit)
+    events = list(client.responses.create(**asked, max_output_tokens=limit, stream=True))
+    kinds = [event.type.removeprefix("response.") for event in events]
+    inner = [kind for kind in kinds if kind != "output_text.delta"]
+    end = "completed" if limit == 200 else "incomplete"
+    assert inner == [
+        "created", "in_progress", "output_item.added", "content_part.added", "output_text.done", "content_part.done",
+        "output_item.done", end,
+    ]  # fmt: skip
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == whole.output_text == events[-1].response.output_text
+    assert events[-1].response.usage.total_tokens == whole.usage.total_tokens
+    if end == "incomplete":  # of which the client's helper knows nothing
+        return
+    with client.responses.stream(**asked, max_output_tokens=limit) as stream:
+        for _ in stream:
+            pass
+        assert stream.get_final_response().output_text == text
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        ({"input": "a", "previous_response_id": "resp_1"}, "previous_response_id", "not supported"),
+        ({"input": "a", "tools": [{"type": "function", "name": "f"}]}, "tools", "not supported: tools"),
+        ({"input": "a", "background": True}, "background", "not supported"),
+        ({"input": "a", "max_output_tokens": 0}, "max_output_tokens", "greater than or equal to 1"),
+        ({"input": []}, "input", "at least 1 item"),
+        (
+            {"input": [{"type": "function_call_output", "output": "x"}]},
+            "input",
+            "use /v1/chat/completions for tools",
+        ),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input", "input[0].content[0]"),
+        ({"input": "a", "model": "other"}, "model", "there is no such model"),
+        ({"input": "a " * 3000}, "input", "input"),
+    ],
+    ids=lambda each: str(each)[:50],
+)
+def test_what_is_not_there_is_refused_by_its_name(client, body, param, says):
+    with pytest.raises((openai.BadRequestError, openai.NotFoundError)) as refused:
+        client.post("/responses", body={**ASKED, **body}, cast_to=object)
+    assert refused.value.param == param and says in refused.value.body["message"], refused.value.body
+
+
+def test_thoughts_are_an_item_of_their_own():
+    form = ResponseFormat("m", None, ResponseBody(input="a"), AnswerReader(ThoughtReader(True), None))
+    usage = {
+        "prompt_tokens": 1,
+        "completion_tokens": 2,
+        "total_tokens": 3,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+    found = form.whole([Piece(0, "hm</think>yes", [], "stop")], usage)
+    assert [item["type"] for item in found["output"]] == ["message", "reasoning"]
+    assert (
+        found["output"][1]["content"][0]["text"] == "hm" and found["output"][0]["content"][0]["text"] == "yes"
+    )
+    assert form.output(AnswerDelta("yes"), False)[0]["id"] == form.message_id
