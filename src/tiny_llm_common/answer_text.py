@@ -1,10 +1,15 @@
 """The text of an answer while its tokens come in, up to the first stop string. Given."""
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from .sampling import SamplingParams
-from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from .tokenizer import Tokenizer
 
 
 class WordMatch:

@@ -7,6 +7,19 @@ from .sampling import SamplingParams
 
 
 @dataclass(frozen=True)
+class PromptRow:
+    """A row of a prompt whose request asks what the model thought of the token after it.
+
+    Args:
+        sequence: of the solution, which takes the answer by `take_prompt_sampled`.
+        position: of the row, in the prompt.
+    """
+
+    sequence: Any
+    position: int
+
+
+@dataclass(frozen=True)
 class PackedBatch:
     """R requests in T rows; the rows of a request stand together, in the order of its text.
 
@@ -17,9 +30,10 @@ class PackedBatch:
         query_start: (R + 1,) first row of each request, and T.
         context_lens: (R,) tokens of each request that earlier steps have computed.
         block_tables: R tables, each with the request's blocks in the order of its text.
-        sample_rows: (K,) rows whose next token is wanted.
+        sample_rows: (K,) rows whose next token is wanted; after these those of `prompt_rows`, whose logits are.
         sampling: (K,) how to draw it.
         requests: (K,) the `Sequence` of each sampled row, if one of them wants its logits changed; empty otherwise.
+        prompt_rows: whose next token is in the prompt, and gets its log-probability.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -31,6 +45,7 @@ class PackedBatch:
     sample_rows: list[int] = field(default_factory=list)
     sampling: list[SamplingParams] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)
+    prompt_rows: list[PromptRow] = field(default_factory=list)
 
     @property
     def spans(self) -> list[tuple[int, int]]:

@@ -13,12 +13,13 @@ from .structured_outputs import StructuredOutputsParams
 WEEK_3 = (
     "seed", "n", "sample_index", "logprobs", "ignore_eos", "stop_token_ids", "min_tokens", "min_p", "presence_penalty",
     "frequency_penalty", "repetition_penalty", "logit_bias", "include_stop_str_in_output", "skip_special_tokens",
-    "structured_outputs",
+    "structured_outputs", "prompt_logprobs",
 )  # fmt: skip
 # Those that change logits before a token is chosen; `min_p` is a filter, like top-k and top-p.
 CHANGES_LOGITS = (
     "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "structured_outputs",
 )  # fmt: skip
+ALL_TOKENS = 2**31 - 1  # more than any vocabulary has
 LONGEST_STOP = 1024  # characters of a stop string: an answer holds back as much text as looks like one
 
 
@@ -36,7 +37,9 @@ class SamplingParams:
         seed: seed of the random draws; None lets the engine choose.
         n: number of answers to the same prompt.
         logprobs: number of the most probable tokens whose log-probabilities are returned, besides that of the token
-            drawn; None turns it off.
+            drawn; -1 is all tokens, None turns it off.
+        prompt_logprobs: likewise for each token of the prompt but the first, which is then computed whole, without the
+            prefix cache.
         ignore_eos: whether the answer continues after an end token.
         sample_index: number of the first of the `n` answers; each number draws independently.
         stop_token_ids: ids that end the answer as an end token does, and are not part of it, also with `ignore_eos`.
@@ -78,6 +81,7 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     structured_outputs: StructuredOutputsParams | None = None
+    prompt_logprobs: int | None = None
 
     def __post_init__(self):
         for each in fields(self):
@@ -93,7 +97,10 @@ class SamplingParams:
         self._check_whole("top_k", -1, "a whole number; None, 0 or -1 for off")
         self._check_whole("max_tokens", 1, "at least 1 token, or None")
         self._check_whole("seed", 0, "a whole number from 0 to 2⁶³ - 1, or None", largest=2**63 - 1)
-        self._check_whole("logprobs", 0, "a whole number, or None for off")
+        for name in ("logprobs", "prompt_logprobs"):
+            self._check_whole(name, -1, "a whole number, -1 for all tokens, or None for off")
+            if getattr(self, name) == -1:
+                object.__setattr__(self, name, ALL_TOKENS)
         self._check_whole("n", 1, "at least 1 answer", optional=False)
         self._check_whole("sample_index", 0, "a whole number", optional=False)
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):

@@ -46,6 +46,9 @@ class SequenceState(RequestLife, ABC):
         self.waiting_since = 0.0  # when the scheduler's `add` took it, in seconds of the scheduler's clock
         self.token_time = 0.0  # when its last token came
         self.sampled: list[Sampled] = []  # what the model said about each token of the answer
+        self.prompt_sampled: dict[
+            int, Sampled
+        ] = {}  # and about those of the prompt, by position, if that was asked
         self._model_ends = () if self.sampling.ignore_eos else tokenizer.eos_token_ids
         self.eos_token_ids = frozenset(self._model_ends).union(self.sampling.stop_token_ids or ())
         self.grammar: Any = None  # what its text has to follow, compiled
@@ -94,6 +97,15 @@ class SequenceState(RequestLife, ABC):
             self.sampled.append(sampled)
         elif self.finish_reason == "stop":
             self._take_end(sampled.token)
+
+    def prompt_positions(self, start: int, stop: int) -> range:
+        """Positions from `start` to before `stop` after which a token of the prompt gets its log-probability."""
+        wanted = self.sampling.prompt_logprobs is not None
+        return range(start, min(stop, self.num_prompt_tokens - 1)) if wanted else range(0)
+
+    def take_prompt_sampled(self, position: int, sampled: Sampled) -> None:
+        """Keeps what the model said about the token after a position. Computed again, it is said again."""
+        self.prompt_sampled[position + 1] = sampled
 
     def _take_end(self, token: int) -> None:
         """Records which token has ended the request, and adds its text if that is wanted."""

@@ -24,7 +24,7 @@ from tiny_llm_kit.engine import progress_bar
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.compilation import keep_compiled, will_compile
 from tiny_llm_kit.engine.engine_options import EngineOptions
-from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.llm import LLM, PLAIN
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling.step_timer import StepTimer
@@ -621,6 +621,70 @@ def test_contents_of_messages_are_those_of_the_server(make):
         with pytest.raises(ValueError, match=r"^messages: ") as refused:
             llm.chat([{"role": "user", "content": content}], SIX, use_tqdm=False)
         assert why in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_generate_says_once_that_chat_applies_the_template(make, recwarn):
+    llm = make()
+    rendered = llm.get_tokenizer().apply_chat_template([{"role": "user", "content": "What is AI?"}])
+    for prompts in (rendered, [[5, 6]], [rendered, "plain"], {"prompt_token_ids": [5]}):
+        llm.generate(prompts, SIX)
+    llm.chat([{"role": "user", "content": "What is AI?"}], SIX)
+    assert not recwarn.list
+    for _ in "ab":
+        llm.generate(["What is AI?"], SIX)
+    assert [str(each.message) for each in recwarn.list] == [PLAIN]
+
+
+# How a prompt may be computed: in chunks, at once, in another plan, and again after a preemption.
+WAYS = {
+    "chunks of 7 beside others": {
+        "max_num_batched_tokens": 10,
+        "long_prefill_token_threshold": 7,
+        "max_num_seqs": 4,
+    },
+    "at once": {"max_num_batched_tokens": 128},
+    "without chunks": {"enable_chunked_prefill": False, "max_num_batched_tokens": None},
+    "in two calls": {"policy": "separate"},
+    "again after a preemption": {"num_blocks": 8, "max_num_seqs": 3, "max_num_batched_tokens": 16},
+    "with drafts": {"speculative_config": {"method": "ngram"}},
+}
+
+
+@pytest.fixture(scope="module")
+def prompt_logprobs(loaded):
+    """Of a prompt, and of each beginning of it: all log-probabilities of the token that comes next."""
+    with LLM.of(*loaded, **SMALL) as llm:
+        ids = llm.get_tokenizer().encode("What is chunked prefill? Chunked prefill is what")
+        every = SamplingParams(max_tokens=1, logprobs=-1)
+        outputs = llm.generate([ids[:count] for count in range(1, len(ids))], every)
+    return ids, [{id: one.logprob for id, one in output.outputs[0].logprobs[0].items()} for output in outputs]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_log_probabilities_of_a_prompt_are_those_of_its_beginnings(make, prompt_logprobs, way):
+    """Also where the prefix cache has all of it: what is not computed says nothing."""
+    llm, (ids, expected) = make(**WAYS[way]), prompt_logprobs
+    [plain] = llm.generate([ids], replace(SIX, n=2))
+    asked = SamplingParams(max_tokens=6, n=2, prompt_logprobs=2)
+    others = [replace(SIX, max_tokens=20)] * 2
+    *_, output = llm.generate([*[[*range(30, 50)]] * 2, ids], [*others, asked])
+    assert bool(output.metrics.num_preemptions) is ("preemption" in way)
+    assert texts([output]) == texts([plain]) and output.num_cached_tokens == 0
+    assert output.prompt_logprobs[0] is None and len(output.prompt_logprobs) == len(ids)
+    for token, right, found in zip(ids[1:], expected, output.prompt_logprobs[1:], strict=True):
+        best = sorted(right, key=right.get, reverse=True)[:2]
+        assert list(found) == list(dict.fromkeys([*best, token]))
+        assert [one.logprob for one in found.values()] == pytest.approx([right[id] for id in found], abs=1e-4)
+        assert found[token].decoded_token == llm.get_tokenizer().text_of(token)
+    assert plain.prompt_logprobs is None
+
+
+def test_log_probabilities_of_a_prompt_need_steps_that_are_not_padded(make):
+    [output] = make(bucketing_strategy="linear").generate(["Hello"], SamplingParams(prompt_logprobs=1))
+    assert output.error.startswith("prompt_logprobs needs steps of any number of sampled rows")
+    assert make().generate([[5]], SamplingParams(prompt_logprobs=0, max_tokens=1))[0].prompt_logprobs == [
+        None
+    ]
 
 
 def test_no_prompts_are_no_results(make):

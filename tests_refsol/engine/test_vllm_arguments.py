@@ -65,6 +65,7 @@ OF_SAMPLING_PARAMS = """
     allowed_token_ids bad_words detokenize extra_args flat_logprobs frequency_penalty ignore_eos
     include_stop_str_in_output logit_bias logprob_token_ids logprobs max_tokens min_p min_tokens n
     output_kind output_text_buffer_length presence_penalty prompt_logprob_start prompt_logprob_token_ids
+    prompt_logprobs
     repetition_detection repetition_penalty routed_experts_prompt_start seed skip_clone
     skip_reading_prefix_cache skip_special_tokens spaces_between_special_tokens stop stop_token_ids stream_interval
     structured_outputs temperature thinking_token_budget top_k top_p trace_decode_token_ids

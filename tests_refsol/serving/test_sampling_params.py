@@ -33,6 +33,7 @@ CHANGED = {
     "include_stop_str_in_output": True,
     "skip_special_tokens": False,
     "structured_outputs": StructuredOutputsParams(regex="a+"),
+    "prompt_logprobs": 1,
 }
 
 
@@ -46,7 +47,7 @@ CHANGED = {
         *(("stop", value) for value in (["a", ""], [3], 3)),
         *(("seed", value) for value in (-1, 2**63, 0.5)),
         *(("n", value) for value in (0, None, 1.5)),
-        *(("logprobs", value) for value in (-1, 0.5, True)),
+        *((name, value) for name in ("logprobs", "prompt_logprobs") for value in (-2, 0.5, True)),
         *(("ignore_eos", value) for value in (1, "yes", None)),
         *(("sample_index", value) for value in (-1, None)),
         *(("stop_token_ids", value) for value in (3, [-1], [1.5], ["a"], [True])),

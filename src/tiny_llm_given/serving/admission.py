@@ -109,7 +109,9 @@ class Admission(Generic[Served]):
     def _reserve(self, sequence: Served, is_alone: bool, left: int) -> bool:
         """Gives a request its cached prefix and blocks for the rest; False when it cannot have them now."""
         table, known = sequence.block_table, len(sequence.known_tokens)
-        sequence.num_computed = table.share(sequence.known_tokens)
+        # What the model thinks of a prompt is computed from all of it.
+        cached = sequence.known_tokens if sequence.sampling.prompt_logprobs is None else []
+        sequence.num_computed = table.share(cached)
         has_blocks = self.allocator.can_allocate(table.missing(known), keep_watermark=not is_alone)
         self.is_full = not (has_blocks and self.fits_beside(sequence, self.running))
         if self.is_full or (self.whole_prompts and sequence.num_uncomputed > left):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic
 
 from tiny_llm_common.events import Event, EventQueue
-from tiny_llm_common.packed_model import PackedBatch, PackedModel, Sampled
+from tiny_llm_common.packed_model import PackedBatch, PackedModel, PromptRow, Sampled
 from tiny_llm_common.request_life import Completion
 from tiny_llm_common.scheduled import Scheduled
 from tiny_llm_common.sequence_state import SequenceState
@@ -157,6 +157,14 @@ class StepLoop(ABC, Generic[Served]):
         if self._changing:  # else a step does not look at what it draws
             self._changing = [sequence for sequence in self._changing if not sequence.is_done]
             batch.requests.extend(entry.sequence for entry in call if entry.needs_token)
+        return self.with_prompt_rows(batch, call)
+
+    def with_prompt_rows(self, batch: PackedBatch, call: Sequence[Scheduled]) -> PackedBatch:
+        """The batch with the rows of prompts whose tokens get log-probabilities."""
+        for entry, first in zip(call, batch.query_start, strict=False):
+            for position in entry.sequence.prompt_positions(entry.start, entry.stop):
+                batch.prompt_rows.append(PromptRow(entry.sequence, position))
+                batch.sample_rows.append(first + position - entry.start)
         return batch
 
     def cancel(self, plan: Sequence[Scheduled], error: BaseException) -> None:

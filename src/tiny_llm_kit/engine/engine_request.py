@@ -58,9 +58,18 @@ class EngineRequest:
         answers = [self._answer(index, sequence) for index, sequence in enumerate(self.sequences)]
         if self.error is not None:
             answers = [CompletionOutput(0, "", [], "error", error=self.error)]
+        asked = self._prompt_logprobs() if self.sequences else None
         return RequestOutput(
-            self.request_id, self.prompt, self.prompt_token_ids, answers, self.metrics, cached
+            self.request_id, self.prompt, self.prompt_token_ids, answers, self.metrics, cached, asked
         )
+
+    def _prompt_logprobs(self) -> list[dict[int, Logprob] | None] | None:
+        """Those of the prompt's tokens; None if nobody asked, or the request ended before they were computed."""
+        found = self.sequences[0].prompt_sampled
+        if self.sampling.prompt_logprobs is None or len(found) < len(self.prompt_token_ids) - 1:
+            return None
+        rest = [self._logprobs(found[position]) for position in range(1, len(self.prompt_token_ids))]
+        return [None, *rest]
 
     def _answer(self, index: int, sequence: Any) -> CompletionOutput:
         wants = self.sampling.logprobs is not None

@@ -4,6 +4,7 @@ Knows texts, messages and token ids on one side, and the engine on the other. `L
 package: `from tiny_llm_ref import LLM, SamplingParams`.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
@@ -22,6 +23,8 @@ from .parallel.start import ranks_of
 from .port import Port
 from .progress_bar import GenerationBar
 from .vllm_arguments import check_call, plain_dtype, without_vllms
+
+PLAIN = "generate continues texts as they are, and this is a chat model: chat(messages) applies its template"
 
 
 class LLM:
@@ -52,6 +55,8 @@ class LLM:
         ValueError: a value is out of range, there is no such device, or no KV block fits; or an argument of vLLM's
             would change something that this engine does not have.
     """
+
+    _has_said = False  # that `chat` applies the template
 
     def __init__(
         self,
@@ -126,11 +131,26 @@ class LLM:
             Whatever the model raises, likewise.
         """
         check_call(vllms)
+        requests = self._requests(prompts, sampling_params)
+        self._say_if_plain(requests)
+        return self._served(requests, use_tqdm)
+
+    def _requests(self, prompts: Any, sampling_params: Any) -> list[EngineRequest]:
         listed = as_list(prompts)
-        requests = [
-            self._request(prompt, params)
-            for prompt, params in zip(listed, self._params_of(sampling_params, len(listed)), strict=True)
-        ]
+        params = self._params_of(sampling_params, len(listed))
+        return [self._request(prompt, each) for prompt, each in zip(listed, params, strict=True)]
+
+    def _say_if_plain(self, requests: Sequence[EngineRequest]) -> None:
+        """Says once that a chat model continues a text, where a conversation may have been meant."""
+        tokenizer = self.engine.tokenizer
+        if self._has_said or not getattr(tokenizer, "has_chat_template", False):
+            return
+        plain = [each for each in requests if each.prompt is not None and each.error is None]
+        if plain and not any(tokenizer.has_special(each.prompt_token_ids) for each in plain):
+            self._has_said = True
+            warnings.warn(PLAIN, stacklevel=3)
+
+    def _served(self, requests: list[EngineRequest], use_tqdm: bool) -> list[RequestOutput]:
         with GenerationBar(requests, use_tqdm) as on_step:
             self.engine.run(requests, on_step)
         return [request.output() for request in requests]
@@ -164,7 +184,8 @@ class LLM:
         render = self.engine.tokenizer.apply_chat_template
         names = {**(chat_template_kwargs or {}), **({"tools": tools} if tools else {})}
         prompts = [render(each, add_generation_prompt, **names) for each in ([messages] if one else messages)]
-        return self.generate(prompts, sampling_params, use_tqdm, **vllms)
+        check_call(vllms)
+        return self._served(self._requests(prompts, sampling_params), use_tqdm)
 
     def stream(self, prompt: Sequence[int], sampling_params: Any, on_text: Callable[[str], object]) -> str:
         """Answer one prompt and yield the text piece by piece.

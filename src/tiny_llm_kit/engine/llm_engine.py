@@ -20,6 +20,10 @@ from .request_factory import RequestFactory
 from .speculation.speculation import Speculation, draft_model
 from .step_shapes import StepShapes
 
+NO_PROMPT_ROWS = (
+    "prompt_logprobs needs steps of any number of sampled rows, and these are padded: use enforce_eager=True without "
+    "bucketing_strategy"
+)
 TILE = 64  # tokens: what sizes that a policy chooses are multiples of
 
 
@@ -209,6 +213,8 @@ class LLMEngine:
         """
         if self.is_closed:
             raise RuntimeError("this LLM is closed: make a new one for more requests")
+        if sampling.prompt_logprobs is not None and self.runner.buckets is not None:
+            error = error or NO_PROMPT_ROWS
         return self._requests.request(prompt, ids, sampling, error, priority)
 
     def compile_grammar(self, sampling: Any) -> CompiledGrammar:

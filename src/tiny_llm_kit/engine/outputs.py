@@ -72,6 +72,8 @@ class RequestOutput:
         outputs: the answers, `n` of them.
         metrics: when they came.
         num_cached_tokens: of the prompt, taken from the prefix cache by the first answer.
+        prompt_logprobs: for each token of the prompt, by id: `SamplingParams.prompt_logprobs` of the most probable
+            tokens and its own; None for the first token, and for all if they were not asked for.
     """
 
     request_id: str
@@ -80,6 +82,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     metrics: RequestMetrics
     num_cached_tokens: int = 0
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     finished: bool = field(default=True, init=False)  # there is no streaming here
 
     @property

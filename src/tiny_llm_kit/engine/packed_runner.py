@@ -38,7 +38,7 @@ class PackedRunner:
         *,
         num_blocks: int,
         block_size: int = 128,
-        sampler: Callable,
+        sampler: Any,
         sampled: Callable,
         inputs_of: Callable,
         arrays_of: Callable,
@@ -157,11 +157,23 @@ class PackedRunner:
         return self.backend_module.to_array(values, device=self.device)
 
     def _choose(self, batch: PackedBatch, logits: Array) -> list[Sampled]:
-        """One token for each sampled row; the rows of a bucket after those are dropped."""
+        """One token for each sampled row; the rows after those are of prompts, or fill a bucket."""
         if self.on_logits is not None and batch.sample_rows:
             self.on_logits(
                 batch.sample_rows, self.backend_module.to_numpy(logits)[: len(batch.sample_rows)].copy()
             )
-        positions = [batch.positions[row] + 1 for row in batch.sample_rows]  # of the new tokens
+        if batch.prompt_rows:
+            self._score_prompts(batch, logits)
+        rows = batch.sample_rows[: len(batch.sampling)]
+        positions = [batch.positions[row] + 1 for row in rows]  # of the new tokens
         choices = self.sampler(logits, batch.sampling, positions, batch.requests)
         return [self.sampled(*choice) for choice in choices]
+
+    def _score_prompts(self, batch: PackedBatch, logits: Array) -> None:
+        """Tells requests the log-probabilities of their prompts' tokens."""
+        asked, first = batch.prompt_rows, len(batch.sampling)
+        tokens = [row.sequence.prompt_tokens[row.position + 1] for row in asked]
+        counts = [row.sequence.sampling.prompt_logprobs for row in asked]
+        choices = self.sampler.score(logits[first : first + len(asked)], tokens, counts)
+        for row, choice in zip(asked, choices, strict=True):
+            row.sequence.take_prompt_sampled(row.position, self.sampled(*choice))

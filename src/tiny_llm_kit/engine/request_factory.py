@@ -41,6 +41,8 @@ class RequestFactory:
         made = EngineRequest(str(number), prompt, list(ids), sampling, self.tokenizer, error)
         for index in range(sampling.n if error is None else 0):
             own = replace(sampling, n=1, sample_index=sampling.sample_index + index)
+            if index:  # the prompt is the same for all answers
+                own = replace(own, prompt_logprobs=None)
             made.sequences.append(self._sequence(made.prompt_token_ids, own, priority))
         self._check(made.sequences)
         if sampling.structured_outputs is not None:

@@ -60,6 +60,11 @@ class Tokenizer:
         """Characters of a text that one token covers, at most."""
         return max(map(len, self._bpe.get_vocab(with_added_tokens=True)), default=1)
 
+    def has_special(self, ids: Sequence[int]) -> bool:
+        """Whether there is a special token after the one that begins every text, as in a rendered conversation."""
+        first = len(self._begin) if list(ids[: len(self._begin)]) == self._begin else 0
+        return not self._special_ids.isdisjoint(ids[first:])
+
     @property
     def has_chat_template(self) -> bool:
         return self._chat_template is not None

@@ -82,12 +82,18 @@ class SeededSampler:
         changed = self.processors(logits, requests) if requests else logits
         ids = self.backend_module.argmax(self._perturbed(changed, sampling, positions))
         counts = [None if params is None else params.logprobs for params in sampling]
-        wanted = [count for count in counts if count is not None]
-        if not wanted:
+        if all(count is None for count in counts):
             return [(token, None, None) for token in ids.tolist()[: len(sampling)]]
-        scored = self.backend_module.to_numpy(
-            self.backend_module.score_tokens(logits, ids, min(max(wanted), logits.shape[1]))
-        )
+        return self._scored(logits, ids, counts)
+
+    def score(self, logits: Array, tokens: Sequence[int], counts: Sequence[int]) -> list[Choice]:
+        """One choice per row of logits (R, V): a given token, with `counts` of the most probable ones."""
+        ids = self.backend_module.to_array(tokens, device=self.device)
+        return self._scored(self.backend_module.as_float32(logits), ids, counts)
+
+    def _scored(self, logits: Array, ids: Array, counts: Sequence[int | None]) -> list[Choice]:
+        most = min(max(count or 0 for count in counts), logits.shape[1])
+        scored = self.backend_module.to_numpy(self.backend_module.score_tokens(logits, ids, most))
         return [_choice(row, count) for row, count in zip(scored, counts, strict=False)]
 
     def _perturbed(

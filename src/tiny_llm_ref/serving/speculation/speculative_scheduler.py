@@ -113,7 +113,7 @@ class SpeculativeScheduler(HybridScheduler):
         if self._changing:  # else a step does not look at what it draws
             self._changing = [sequence for sequence in self._changing if not sequence.is_done]
             batch.requests.extend(sampled_requests(call))
-        return batch
+        return self.with_prompt_rows(batch, call)
 
     # Third: what came of it.
 
