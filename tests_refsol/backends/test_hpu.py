@@ -186,6 +186,11 @@ def test_attention_hands_over_few_key_heads_and_a_mask_or_the_causal_flag(settin
     ]
 
 
+def test_the_imitation_refuses_softmax_modes_that_no_source_knows():
+    """The real bridge takes its default for them, in silence."""
+    assert exercise()["refused modes"] == [["fp32", "float32"], ["exact", "bfloat16"]]
+
+
 @pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
 def test_flash_attention_says_causal_once_in_the_kernels_words(settings):
     """The flag for squares, a mask for a past, neither for one query; other masks become four axes of query's type."""

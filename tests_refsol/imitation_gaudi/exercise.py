@@ -42,6 +42,25 @@ if hpu.available():
         b.flash_attention_device(query[:, :, -L:], key, key, mask="causal")
     for shape in ((5,), (2, 4, 3, 5)):
         b.flash_attention_device(query[:, :, -3:], key, key, mask=b.array(np.zeros(shape)))
+    from habana_frameworks.torch.hpex.kernels import FusedSDPA
+
+    def is_refused(mode: str, dtype: str) -> bool:
+        try:
+            FusedSDPA.apply(*[b.array(numbers, dtype)] * 3, None, 0.0, True, 1.0, mode, True, None, "right")
+        except AssertionError:
+            return True
+        return False
+
+    modes = [
+        ("fast", "float32"),
+        ("None", "float32"),
+        ("fp32", "bfloat16"),
+        ("fp32", "float32"),
+        ("exact", "bfloat16"),
+    ]
+    count = len(record.calls)
+    report["refused modes"] = [mode for mode in modes if is_refused(*mode)]
+    del record.calls[count:]
 report["flash_calls"] = [arguments for _, arguments in record.calls]
 record.calls.clear()
 if hpu.available():

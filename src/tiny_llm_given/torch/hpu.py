@@ -246,7 +246,9 @@ def softmax_mode(dtype: torch.dtype) -> str:
 
     vLLM's plug-in asks for it for Qwen2 and Qwen2.5-VL, whose biases make scores too large for bf16, and for "fast"
     otherwise; Qwen3 normalises queries and keys. No model is known here, and the course's exponentials and sums are
-    float32 for every model. What the mode costs the other models is not known: nothing was run on a card.
+    float32 for every model. What the mode costs the other models is not known: nothing was run on a card. Known is what
+    the bridge's sources do: 1.19 compares the mode with "fast" and takes its default for anything else, so that "fp32"
+    changes nothing there; a later one has "fp32", for bf16 without gradients.
     """
     return "fp32" if dtype == torch.bfloat16 else "None"
 

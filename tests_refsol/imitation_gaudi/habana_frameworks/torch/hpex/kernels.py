@@ -63,7 +63,10 @@ class FusedSDPA(torch.autograd.Function):
         )
         assert q.dtype == k.dtype == v.dtype and k.shape == v.shape == (B, k.shape[1], S, D)
         assert H % k.shape[1] == 0, "query heads come in groups of one key head"
-        assert softmax_mode in ("None", "fast", "fp32") and seq_padding_type in ("left", "right")
+        # The bridge of 1.19 knows "fast" alone, and takes its default for anything else, without a word. A later source
+        # knows "fp32" too, for bf16 alone. Here a mode is refused that neither knows: it would do nothing.
+        assert softmax_mode in ("None", "fast") or (softmax_mode == "fp32" and q.dtype == torch.bfloat16)
+        assert seq_padding_type in ("left", "right")
         assert not (is_causal and attn_mask is not None), "causality goes into the mask"
         assert not is_causal or L == S, "which corner the kernel's triangle starts from is not documented"
         if attn_mask is not None:
