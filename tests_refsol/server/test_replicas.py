@@ -3,7 +3,9 @@
 import asyncio
 import importlib
 import pickle
+import re
 import sys
+import time
 from types import ModuleType, SimpleNamespace
 
 import openai
@@ -20,7 +22,13 @@ from tiny_llm_kit.server.openai_api.errors import ApiError, overloaded
 from tiny_llm_kit.server.openai_api.service import ServerOptions
 from tiny_llm_kit.server.replicas.engine_replica import EngineReplica
 from tiny_llm_kit.server.replicas.replica_metrics import ReplicaMetrics
-from tiny_llm_kit.server.replicas.replica_options import INSTALL, ReplicaOptions
+from tiny_llm_kit.server.replicas.replica_options import (
+    INSTALL,
+    PATIENCE,
+    ReplicaOptions,
+    not_started,
+    one_line,
+)
 from tiny_llm_kit.server.replicas.replica_request import ReplicaPieces, ReplicaRequest
 from tiny_llm_kit.server.replicas.replica_stream import LOST, ReplicaStream
 from tiny_llm_kit.server.replicas.replicated_service import ReplicatedService
@@ -108,6 +116,53 @@ def test_a_client_without_a_stream_has_received_nothing_so_its_request_is_sent_a
     )
     assert asyncio.run(read(stream)) == ["xy"], "nothing of the first answer is in the second"
     assert len(stream.sequences[0].tokens) == 2, "the tokens of the first answer do not count"
+
+
+def counted(*calls, leaves=False) -> dict[str, float]:
+    """The metrics after one request whose messages come a second apart."""
+    seconds, waiting = iter(range(100)), list(calls)
+    metrics = ReplicaMetrics("m", lambda: float(next(seconds)))
+
+    async def run():
+        stream = ReplicaStream(
+            REQUEST, lambda request: waiting.pop(0), (Died,), True, metrics.count_loss, metrics.on_answer
+        )
+        try:
+            await stream.accepted()
+            assert (metrics.value("num_requests_running"), metrics.value("num_requests_waiting")) == (1, 0)
+            async for _ in stream:
+                if leaves:
+                    break
+        except ApiError:
+            pass
+        finally:
+            stream.close()
+
+    asyncio.run(run())
+    text = metrics.text().decode()
+    assert metrics.value("num_requests_running") == metrics.value("num_requests_waiting") == 0
+    return {
+        name: float(value)
+        for name, value in re.findall(r"^vllm:(\w+)\{.*\} (\S+)$", text, re.M)
+        if float(value) and not name.endswith("_created")
+    }
+
+
+def test_metrics_of_replicas_have_the_names_of_vllm():
+    found = counted(Call([ACCEPTED, gain("a"), gain("b", "length", cached=2)]))
+    assert (found["prompt_tokens_total"], found["generation_tokens_total"]) == (3, 2)
+    assert (found["prefix_cache_queries_total"], found["prefix_cache_hits_total"]) == (3, 2)
+    assert found["request_success_total"] == found["time_to_first_token_seconds_count"] == 1
+    assert (found["time_to_first_token_seconds_sum"], found["e2e_request_latency_seconds_sum"]) == (2, 4)
+    assert found["request_params_max_tokens_sum"] == 4 and found["inter_token_latency_seconds_sum"] == 1
+
+
+def test_metrics_of_a_request_that_begins_again_or_is_left_or_refused():
+    again = counted(Call([ACCEPTED], dies=True), Call([ACCEPTED, gain("a"), gain("b", "stop")]))
+    assert (again["prompt_tokens_total"], again["generation_tokens_total"]) == (3, 2)
+    left = counted(Call([ACCEPTED, gain("a"), gain("b")]), leaves=True)
+    assert left["request_success_total"] == 1 and left["generation_tokens_total"] == 1
+    assert not any("success" in name or "tokens" in name for name in counted(Call([overloaded("full", 1)])))
 
 
 def test_a_request_that_kills_two_replicas_is_not_sent_to_a_third():
@@ -282,6 +337,45 @@ def test_the_endpoints_without_an_engine_work(client, loaded):
     get = openai.DefaultHttpxClient().get
     assert get(f"{address}/health").json() == {"status": "ready"}
     assert 'outcome="retried"' in get(f"{address}/metrics").text
+
+
+def test_during_a_drain_requests_are_refused_in_json_and_open_ones_end(replicas, loaded):
+    """Before Ray takes the path away, after which everything is a plain 404."""
+    metrics, made = ReplicaMetrics("tiny-qwen3"), []
+
+    async def facts():
+        return replicas.replica.facts()
+
+    def make_service(app):
+        made.append(ReplicatedService(ServerOptions(), loaded[2], facts, replicas.call, (Died,), metrics))
+        return made[0]
+
+    with BackgroundServer(app_around(make_service, ServerOptions(), metrics)) as server:
+        [service], loop = made, server.server._loop
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as other:
+            stream = ask(other, stream=True, extra_body={"ignore_eos": True})
+            next(iter(stream))
+            draining = asyncio.run_coroutine_threadsafe(service.drain(), loop)
+            while service.state != "stopping":
+                time.sleep(0.005)
+            with pytest.raises(openai.InternalServerError) as refused:
+                ask(other)
+            assert (
+                refused.value.status_code == 503 and refused.value.body["message"] == "the server is stopping"
+            )
+            assert list(stream)[-1].choices[0].finish_reason == "length"
+            draining.result(60)
+
+
+def test_a_ray_that_does_not_start_is_one_line():
+    said = not_started(TimeoutError("Timed out waiting for file x\n"))
+    assert said.startswith("Ray did not start: Timed out waiting for file x; ") and "\n" not in said
+    assert all(name in said for name in PATIENCE) and len(PATIENCE) == 2
+    assert (
+        one_line(RuntimeError("Traceback:\n  at x\nValueError: no such device\n\n"))
+        == "ValueError: no such device"
+    )
+    assert one_line(RuntimeError("")) == "RuntimeError"
 
 
 def test_a_replica_whose_engine_cannot_open_says_why():

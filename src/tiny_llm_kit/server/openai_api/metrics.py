@@ -1,6 +1,6 @@
 """Prometheus metrics of the engine, under the names that vLLM's dashboards know, where they mean the same."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -162,12 +162,16 @@ class EngineMetrics:
             ("tiny_llm:step_budget_tokens", "tokens that a step may have", step_budget),
         )
         for name, about, value in gauges:
-            self._made(Gauge, name, about).set_function(value)
+            self._gauge(name, about, value)
         self._registry.register(DraftCounters(engine, self._label))
         options = {name: str(getattr(engine.options, name)) for name in CACHE_OPTIONS}
         cache = {"num_gpu_blocks": str(engine.allocator.num_blocks), **options}
         name, about = "vllm:cache_config_info", "options of the KV cache, as labels"
         Gauge(name, about, [*cache], registry=self._registry).labels(**cache).set(1)
+
+    def _gauge(self, name: str, about: str, value: Callable[[], float]) -> None:
+        """Add a gauge whose value is read on request."""
+        self._made(Gauge, name, about).set_function(value)
 
     def count_refusal(self, status: int) -> None:
         """Count an answer with this status of HTTP."""
@@ -197,8 +201,11 @@ class EngineMetrics:
 
     def _on_prefill(self, event: Event) -> None:
         self._times[event.request.request_id].started_time = event.time
-        self._counters["prefix_cache_queries"].inc(event.request.num_prompt_tokens)
-        self._counters["prefix_cache_hits"].inc(event.request.num_cached)
+        self._count_cached(event.request)
+
+    def _count_cached(self, answer: Any) -> None:
+        self._counters["prefix_cache_queries"].inc(answer.num_prompt_tokens)
+        self._counters["prefix_cache_hits"].inc(answer.num_cached)
 
     def _on_preempt(self, event: Event) -> None:
         self._counters["num_preemptions"].inc()

@@ -18,7 +18,7 @@ from .replica_options import ReplicaOptions
 from .replicated_service import ReplicatedService
 from .token_router import TokenRouter
 
-APP, ENGINE = "tiny-llm", "engine"
+APP, HTTP, ENGINE = "tiny-llm", "http", "engine"
 HEALTH_SECONDS = 2.0  # between two health checks; a dead replica is found at once, a dead engine by these
 QUIET = {"log_level": "WARNING", "enable_access_log": False}
 MARGIN = 5.0  # seconds beyond the drain of the server, for what has ended to be sent
@@ -57,8 +57,19 @@ def http_deployment(model: str, options: ServerOptions) -> serve.Deployment:
 
         return app_around(make_service, options, metrics)
 
+    @serve.ingress(build)
+    class HttpSide:
+        def __init__(self, engine: DeploymentHandle):
+            """Ray starts the engines because this has their handle; `make_service` asks for its own."""
+
+        async def drain(self) -> None:
+            """See `ReplicatedService.drain`; called before Ray takes the path away."""
+            await self.app.state.service.drain()  # the class that Ray makes of this one has the app
+
     most = {"max_ongoing_requests": 2**16, "ray_actor_options": {"num_cpus": 0}}
-    return serve.deployment(name="http", logging_config=QUIET, **most)(serve.ingress(build)())
+    return serve.deployment(name=HTTP, logging_config=QUIET, graceful_shutdown_wait_loop_s=0.1, **most)(
+        HttpSide
+    )
 
 
 def application(

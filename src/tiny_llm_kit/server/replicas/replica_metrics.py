@@ -1,38 +1,73 @@
-"""Prometheus metrics of the HTTP side of replicas; Ray Serve has those of each replica."""
+"""Prometheus metrics of the HTTP side of replicas: what it sees of the answers, and of replicas that die."""
 
-from prometheus_client import CollectorRegistry, Counter, ProcessCollector, generate_latest
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client import Counter
+
+from ..openai_api.metrics import EngineMetrics
+from .replica_stream import AnswerCounts
+
+GAUGES = {
+    "vllm:num_requests_running": "answers that replicas compute",
+    "vllm:num_requests_waiting": "answers that no replica has accepted yet",
+}
 
 
-class ReplicaMetrics:
-    """Counts refused requests and those whose replica has died.
+@dataclass(frozen=True)
+class AnswerEvent:
+    """What happened to an answer, in the form of a scheduler's event."""
+
+    kind: str
+    time: float
+    request: AnswerCounts
+
+
+class ReplicaMetrics(EngineMetrics):
+    """vLLM's metrics of all replicas together, as far as they are seen from here.
+
+    Steps and KV blocks are not: each replica has its own. Times lie between messages of the replicas.
 
     Args:
         model_name: a label, as in `EngineMetrics`.
+        clock: seconds.
     """
 
-    def __init__(self, model_name: str):
-        self._registry, self._label = CollectorRegistry(), model_name
-        self._refusals = self._counter(
-            "refused_requests", "requests that were answered with 4xx or 503", "status"
+    def __init__(self, model_name: str, clock: Callable[[], float] = time.perf_counter):
+        super().__init__(model_name)
+        self._clock = clock
+        self._losses = Counter(
+            "tiny_llm:lost_replica_requests",
+            "requests whose replica has died",
+            ["model_name", "outcome"],
+            registry=self._registry,
         )
-        self._losses = self._counter("lost_replica_requests", "requests whose replica has died", "outcome")
-        ProcessCollector(registry=self._registry)
+        values = self._num_accepted, lambda: len(self._times) - self._num_accepted()
+        for (name, about), value in zip(GAUGES.items(), values, strict=True):
+            self._gauge(name, about, value)
 
-    def _counter(self, name: str, about: str, label: str) -> Counter:
-        return Counter(f"tiny_llm:{name}", about, ["model_name", label], registry=self._registry)
-
-    def count_refusal(self, status: int) -> None:
-        """Count an answer with this status of HTTP."""
-        self._refusals.labels(self._label, str(status)).inc()
+    def _num_accepted(self) -> int:
+        return sum(times.started_time is not None for times in self._times.values())
 
     def count_loss(self, retried: bool) -> None:
         """Count a request whose replica has died; it was sent again, or ended with an error."""
         self._losses.labels(self._label, "retried" if retried else "failed").inc()
 
-    def value(self, name: str) -> float:
-        """See `EngineMetrics.value`."""
-        return self._registry.get_sample_value(f"vllm:{name}", {"model_name": self._label}) or 0.0
+    def on_answer(self, kind: str, answer: AnswerCounts) -> None:
+        """Count what happened to an answer: a listener of `ReplicaStream`."""
+        event: Any = AnswerEvent(kind, self._clock(), answer)
+        self(event)
 
-    def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
+    def _on_refuse(self, event: Any) -> None:
+        """No replica has accepted it: for metrics it was never here."""
+        del self._times[event.request.request_id]
+
+    def _on_prefill(self, event: Any) -> None:
+        """Accepted; what the prefix cache had is known with the last piece."""
+        self._times[event.request.request_id].started_time = event.time
+
+    def _on_finish(self, event: Any) -> None:
+        self._count_cached(event.request)
+        super()._on_finish(event)

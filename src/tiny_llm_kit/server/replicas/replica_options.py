@@ -5,6 +5,8 @@ from importlib import import_module
 from typing import Any
 
 INSTALL = "pdm install -L pdm.ray.lock -G ray"
+# Seconds that Ray waits for its own processes.
+PATIENCE = ("RAY_gcs_server_port_wait_time_s", "RAY_gcs_server_request_timeout_seconds")
 DEVICES = {"cuda": {"num_gpus": 1}, "hpu": {"resources": {"HPU": 1}}}  # what Ray reserves for each replica
 
 
@@ -73,3 +75,14 @@ def check_ray() -> None:
         import_module("ray.serve")
     except ImportError as error:
         raise ImportError(f"--replicas needs Ray Serve: run `{INSTALL}` ({error})") from None
+
+
+def one_line(error: Exception) -> str:
+    """The end of an error's text: what comes first is where it was."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][-300:] if lines else type(error).__name__
+
+
+def not_started(error: Exception) -> str:
+    """One line about a Ray that does not start, with the variables that give it more time."""
+    return f"Ray did not start: {one_line(error)}; on a slow machine set {' and '.join(PATIENCE)} higher (seconds)"

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from ...engine.solution import resolve_serving
 from ...model.tokenizer import LONG_TEXT, Tokenizer
@@ -16,6 +17,7 @@ from .replica_request import CallReplica, ReplicaFacts, ReplicaRequest
 from .replica_stream import ReplicaStream
 
 T = TypeVar("T")
+LOOK_SECONDS = 0.05  # between two looks at the open requests of a drain
 NO_REPLICA = "no replica has accepted the request in time: try again later"
 
 
@@ -62,6 +64,7 @@ class ReplicatedService:
         self.state, self.failure = "starting", None
         self.created = int(time.time())
         self._facts: ReplicaFacts | None = None
+        self._streams: WeakSet[ReplicaStream] = WeakSet()
         self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
 
     async def run(self) -> None:
@@ -69,6 +72,16 @@ class ReplicatedService:
         self._facts = await self._ask_facts()
         if self.state == "starting":
             self.state = "ready"
+
+    async def drain(self) -> None:
+        """Refuse new requests with 503, and return when the open ones have ended, or `drain_timeout` is over.
+
+        Ray itself takes the path away before it waits, which would make every answer a 404.
+        """
+        self.state = "stopping"
+        end = time.monotonic() + self.options.drain_timeout
+        while any(not stream.is_closed for stream in self._streams) and time.monotonic() < end:
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def stop(self) -> None:
         """Refuse new requests. Ray waits for the open ones."""
@@ -122,7 +135,9 @@ class ReplicatedService:
             ApiError: what the replica refuses it with; 503 when none accepts it in time.
         """
         request = ReplicaRequest(prompts, params, priority, fields)
-        stream = ReplicaStream(request, self._call, self._lost, streamed, self._metrics.count_loss)
+        metrics = self._metrics.count_loss, self._metrics.on_answer
+        stream = ReplicaStream(request, self._call, self._lost, streamed, *metrics)
+        self._streams.add(stream)
         try:
             return await asyncio.wait_for(stream.accepted(), self.options.request_timeout)
         except asyncio.TimeoutError:

@@ -5,12 +5,15 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 import ray
 from ray import serve
 
-from .deployments import APP, QUIET
+from ...terminal import FatalError
+from .deployments import APP, HTTP, QUIET
+from .replica_options import not_started, one_line
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -22,17 +25,24 @@ def start_replicas(application: serve.Application, host: str, port: int, replica
     more replicas than cores are possible.
     """
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    if "RAY_ADDRESS" in os.environ:
-        ray.init(log_to_driver=False, logging_level="warning")
-    else:
-        cpus = max(replicas, os.cpu_count() or 1)
-        ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="warning")
-    serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port}, logging_config=QUIET)
-    serve.run(application, name=APP, route_prefix="/")
+    own = {"num_cpus": max(replicas, os.cpu_count() or 1), "include_dashboard": False}
+    try:
+        ray.init(log_to_driver=False, logging_level="warning", **({} if "RAY_ADDRESS" in os.environ else own))
+        serve.start(
+            proxy_location="HeadOnly", http_options={"host": host, "port": port}, logging_config=QUIET
+        )
+    except Exception as error:  # Ray raises nothing narrower when a process of its own does not start in time
+        raise FatalError(not_started(error)) from None
+    try:
+        serve.run(application, name=APP, route_prefix="/")
+    except RuntimeError as error:
+        raise FatalError(f"the replicas did not start: {one_line(error)}; Ray's log says more") from None
 
 
 def stop_replicas() -> None:
     """Let the open requests end, for as long as the deployments allow, and stop Ray."""
+    with suppress(Exception):  # a lost HTTP side has nothing to drain
+        serve.get_deployment_handle(HTTP, app_name=APP).drain.remote().result()
     serve.delete(APP)
     serve.shutdown()
     ray.shutdown()
