@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from .events import Part
+from .sampling import SamplingParams
 from .sequence_state import SequenceState
 
 
@@ -12,6 +13,7 @@ class KnownText(Protocol):
     """What a plan says something about: a text whose tokens are known before they are computed."""
 
     known_tokens: list[int]
+    sampling: SamplingParams
     block_table: Any  # of the solution
 
     @property

@@ -42,6 +42,9 @@ class SequenceState(RequestLife, ABC):
         super().__init__(AnswerText(tokenizer, self.sampling.stop, self.sampling))
         self.request_id, self.max_seq_len, self.priority = request_id, max_seq_len, priority
         self.prompt_tokens = list(prompt_tokens)
+        self.num_in_flight = (
+            0  # tokens after the computed ones that the stages of a pipeline compute (Day 3.7)
+        )
         self.num_cached = 0  # tokens that came from the prefix cache at the first admission
         self.waiting_since = 0.0  # when the scheduler's `add` took it, in seconds of the scheduler's clock
         self.token_time = 0.0  # when its last token came
@@ -75,6 +78,11 @@ class SequenceState(RequestLife, ABC):
     @property
     def num_prompt_tokens(self) -> int:
         return len(self.prompt_tokens)
+
+    @property
+    def num_scheduled(self) -> int:
+        """Tokens from the front that are computed or in flight: the next chunk begins there."""
+        return self.num_computed + self.num_in_flight
 
     @property
     def max_new_tokens(self) -> int:

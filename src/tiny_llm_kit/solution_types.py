@@ -87,7 +87,6 @@ if TYPE_CHECKING:
             Request,
             Sampled,
             SamplingParams,
-            Scheduled,
             Sequence,
             Shard,
             SlackScheduler,

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from benchmarks.serving.processes import flags
 from support.fake_model import ByteTokenizer
-from tiny_llm_given.serving.observed_costs import ObservedCosts
 from tiny_llm_given.serving.proposals import AcceptanceRate, Proposals
 from tiny_llm_kit.course.fakes.fake_packed_model import END, FakePackedModel
 from tiny_llm_kit.engine.arguments import argument_kind, json_object
@@ -208,31 +207,30 @@ def test_drafts_that_cost_time_are_chosen_before_they_are_made():
     proposals = Proposals(choose_k, Costly(), 4, RowCosts({1: DecodeCost(1.0, 0.0)}))
     plan = [Scheduled(sequence, 2, 1)]
     assert proposals.of(plan, 100) == {0: [5] * 4} and proposals.of(plan, 3) == {0: [5] * 3}
-    proposals.costs.draft_seconds = 1.0
+    proposals.proposer.draft_seconds = 1.0
     assert proposals.of(plan, 100) == {} and asked == [[4], [3]]
 
 
 def test_acceptance_is_estimated_from_drafts_that_were_tried():
     good, bad = AcceptanceRate(), AcceptanceRate()
-    first = good.value
-    for _ in range(30):
-        good.observe(4, 4)
-        bad.observe(4, 0)
-    assert good.value > 0.98 and bad.value < 0.05 and 0 < first < 1
-    for _ in range(900):
-        bad.rest()
-    assert bad.value == pytest.approx(first, abs=0.01)
+    first = good.at(0)
+    for step in range(30):
+        good.observe(step, 4, 4)
+        bad.observe(step, 4, 0)
+    assert good.at(30) > 0.98 and bad.at(30) < 0.05 and 0 < first < 1
+    assert bad.at(30) < bad.at(60) < first, "without drafts it moves back"
+    assert bad.at(930) == pytest.approx(first, abs=0.01)
 
 
 def test_a_new_request_begins_with_the_estimate_of_those_before_it():
     proposals = Proposals(choose_k, Guesses(None, random.Random(0)), 4)
     first, second = (Sequence([1, 2], ByteTokenizer(), max_seq_len=40) for _ in "ab")
-    begin = proposals.rate(first).value
+    begin = proposals.rate(first).at(0)
     for _ in range(20):
         proposals.observe(first, 4, 0)
-    assert proposals.rate(second).value < 0.1 < begin
+    assert proposals.rate(second).at(1) < 0.1 < begin
     proposals.observe(second, 1, 1)
-    assert proposals.rate(second).value > 0.5 > proposals.rate(first).value
+    assert proposals.rate(second).at(1) > 0.5 > proposals.rate(first).at(1)
 
 
 def test_each_number_of_requests_has_costs_of_its_own():
@@ -245,24 +243,6 @@ def test_each_number_of_requests_has_costs_of_its_own():
     assert step_cost(4, 1, 2.0, 1.9) == DecodeCost(2.0, 0.0) and step_cost(4, 0, 2.0, 2.0) == DecodeCost(
         2.0, 0.5
     )
-
-
-def test_the_steps_themselves_have_the_last_word_on_costs():
-    """What was measured before counts as eight drafts; without drafts the cost moves back to it."""
-    costs = ObservedCosts(RowCosts({4: DecodeCost(1.0, 0.1)}), draft_seconds=0.1)
-    assert (costs.plain(4), costs.draft(4)) == (1.0, pytest.approx(0.2))
-    costs.observe(4, 8, 9.0)
-    assert costs.draft(4) == pytest.approx(0.2), "nothing is known of a step without drafts"
-    costs.observe(4, 0, 2.0)
-    assert costs.plain(4) == 2.0
-    for _ in range(40):
-        costs.observe(4, 8, 6.0)
-    assert costs.draft(4) == pytest.approx(0.5, abs=0.04) and costs.draft(1) < 0.3, "each size has its own"
-    for _ in range(1500):
-        costs.observe(4, 0, 2.0)
-    assert costs.draft(4) == pytest.approx(0.2, abs=0.02)
-    costs.observe(4, 1, 0.1)
-    assert costs.draft(4) >= 0
 
 
 # ---- the distribution
@@ -378,7 +358,7 @@ def test_every_way_to_ask_gives_the_answer_without_drafts(loaded, answers, optio
     """Greedy and seeded, penalties, bias, grammars, log-probabilities, stop strings, n; also with preemption."""
     config = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
     llm = LLM.of(*loaded, **{**SMALL, **options}, speculative_config=config)
-    llm.engine.scheduler.proposals.costs = None  # every draft pays
+    llm.engine.scheduler.proposals.profile = None  # every draft pays
     assert results(llm) == answers
     counts = llm.engine.scheduler.counts
     assert 0 < counts.accepted_tokens < counts.draft_tokens
@@ -388,7 +368,7 @@ def test_a_draft_model_like_the_model_is_always_right(loaded, answers):
     """It draws with the request's own seeds, and sees its penalties and grammars; its blocks are given back."""
     config = {"model": "tiny-qwen3", "num_speculative_tokens": 3}
     llm = LLM.of(*loaded, draft_network=loaded[1], **SMALL, speculative_config=config)
-    llm.engine.scheduler.proposals.costs = None
+    llm.engine.scheduler.proposals.profile = None
     assert results(llm) == answers
     counts, proposer = llm.engine.scheduler.counts, llm.engine.speculation.proposer
     assert counts.accepted_tokens > 0.95 * counts.draft_tokens > 0 and proposer.draft_seconds > 1e-6
@@ -401,7 +381,7 @@ def test_a_draft_model_like_the_model_is_always_right(loaded, answers):
 def test_a_draft_model_without_free_blocks_has_no_drafts(loaded, answers):
     config = {"model": "tiny-qwen3", "num_speculative_tokens": 3}
     llm = LLM.of(*loaded, draft_network=loaded[1], **SMALL, speculative_config=config)
-    llm.engine.scheduler.proposals.costs = None
+    llm.engine.scheduler.proposals.profile = None
     llm.engine.speculation.proposer.allocator.allocate(56)
     assert results(llm) == answers
 
@@ -420,7 +400,7 @@ def test_a_grammar_takes_drafts_back():
 
 def test_metrics_have_the_names_of_vllm(loaded):
     llm = LLM.of(*loaded, **SMALL, speculative_config={"method": "ngram", "prompt_lookup_max": 1})
-    llm.engine.scheduler.proposals.costs = None
+    llm.engine.scheduler.proposals.profile = None
     metrics = EngineMetrics("m")
     metrics.watch(llm.engine)
     with llm.engine.heard_by(metrics):

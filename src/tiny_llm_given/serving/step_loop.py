@@ -59,6 +59,7 @@ class StepLoop(ABC, Generic[Served]):
         self.is_closed = False
         self._sequences: list[Served] = []  # all that were added and not yet collected
         self._changing: list[Served] = []  # those that want their logits changed
+        self._asks_prompts = False  # whether any wanted the log-probabilities of its prompt
 
     def make_admission(self, hooks: Hooks) -> Admission:
         """The requests that wait. A policy may have another order here."""
@@ -121,6 +122,7 @@ class StepLoop(ABC, Generic[Served]):
             self.waiting.add(sequence, parent)
             if sequence.sampling.changes_logits:
                 self._changing.append(sequence)
+            self._asks_prompts |= sequence.sampling.prompt_logprobs is not None
         self.events.deliver()
 
     def has_work_remaining(self) -> bool:
@@ -161,6 +163,8 @@ class StepLoop(ABC, Generic[Served]):
 
     def with_prompt_rows(self, batch: PackedBatch, call: Sequence[Scheduled]) -> PackedBatch:
         """The batch with the rows of prompts whose tokens get log-probabilities."""
+        if not self._asks_prompts:  # to ask every entry costs a step of 64 requests 2 %
+            return batch
         for entry, first in zip(call, batch.query_start, strict=False):
             for position in entry.sequence.prompt_positions(entry.start, entry.stop):
                 batch.prompt_rows.append(PromptRow(entry.sequence, position))

@@ -45,14 +45,14 @@ class Sequence(SequenceState):
 
     @property
     def num_uncomputed(self) -> int:
-        """Tokens that are known and not computed: the work that is left."""
-        return len(self.known_tokens) - self.num_computed
+        """Tokens that are known and not computed: the work that is left. Tokens in flight (Day 3.7) are no work."""
+        return len(self.known_tokens) - self.num_computed - self.num_in_flight
 
     @property
     def is_decoding(self) -> bool:
         """Whether the last token alone is left, and belongs to the answer."""
         is_last = self.num_uncomputed == 1 and self.num_computed >= self.num_prompt_tokens
-        return is_last and not self.is_done
+        return is_last and not self.num_in_flight and not self.is_done
 
     # What happens to it.
 

@@ -102,7 +102,7 @@ class PipelinedScheduler(HybridScheduler):
 
     def fill(self) -> None:
         """Plans and submits micro-batches while a stage has none, and something can be planned."""
-        # TASK 3.7.8: `plan`, its `calls`; for each an `InFlight` and `submit`. What is submitted counts as computed.
+        # TASK 3.7.8: `plan`, its `calls`; for each an `InFlight`, then `submit`, then `num_in_flight` of its requests.
         # Once submitted, a chunk's keys will be in their blocks before a later micro-batch reads them.
         raise NotImplementedError("week 3 day 7 task 8: PipelinedScheduler.fill")
 
@@ -127,14 +127,15 @@ class PipelinedScheduler(HybridScheduler):
         return super().plan_chunk(plan, sequence, left) if sequence.num_uncomputed else 0
 
     def commit(self, plan: abc.Sequence[Scheduled], sampled: abc.Sequence[Sampled]) -> None:
-        """Records what a micro-batch has computed; later chunks of its prompts stay on their way."""
-        on_the_way = [(entry.sequence, entry.sequence.num_computed) for entry in plan]
-        try:
-            super().commit(plan, sampled)
-        finally:  # also if a listener raises
-            for sequence, computed in on_the_way:
-                if not sequence.is_done:
-                    sequence.num_computed = computed
+        """Records what a micro-batch has computed; later chunks of its prompts stay in flight."""
+        for entry in plan:
+            entry.sequence.num_in_flight -= entry.size
+        super().commit(plan, sampled)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """See `HybridScheduler.preempt`. What is in flight of the request is dropped when it comes back."""
+        sequence.num_in_flight = 0
+        super().preempt(sequence)
 
     def cancel_plan(self) -> None:
         """Forgets a plan that was not submitted; micro-batches in flight stay there."""

@@ -3,7 +3,10 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
+
+from tiny_llm_common.drafted import SupposedAnswer
+from tiny_llm_common.scheduled import Scheduled
 
 from ...solution_types import AnswerSequence, ServingPackage
 from ..packed_runner import PackedRunner
@@ -13,7 +16,7 @@ RECENT = 0.1  # weight of the last step in the time of a draft
 
 @dataclass(eq=False)
 class DraftText:
-    """The text of one request in the draft model: what is confirmed, then drafts. Stands for a `Sequence` in plans.
+    """The text of one request in the draft model, which plans it: what is confirmed, then drafts.
 
     Args:
         sequence: the request.
@@ -24,23 +27,16 @@ class DraftText:
     block_table: Any
 
     def __post_init__(self):
-        sequence = self.sequence
         self.known_tokens: list[int] = []
         self.num_confirmed = self.num_computed = 0
-        self.prompt_tokens, self.eos_token_ids = sequence.prompt_tokens, sequence.eos_token_ids
-        self.num_prompt_tokens = sequence.num_prompt_tokens
+        self.num_prompt_tokens = self.sequence.num_prompt_tokens
         # The noise of the request's own draws: where both models agree on a distribution, they draw the same token.
-        self.sampling = replace(sequence.sampling, logprobs=None)
+        self.sampling = replace(self.sequence.sampling, logprobs=None)
 
     @property
-    def grammar(self) -> Any:
-        """What the answer has to follow."""
-        return self.sequence.grammar
-
-    @property
-    def tokens(self) -> list[int]:
-        """The answer, drafts included."""
-        return self.known_tokens[self.num_prompt_tokens :]
+    def supposed(self) -> SupposedAnswer:
+        """The request as its next draft sees it."""
+        return SupposedAnswer(self.sequence, self.known_tokens[self.num_confirmed :])
 
     @property
     def num_uncomputed(self) -> int:
@@ -129,7 +125,7 @@ class DraftModel:
         plan = self._plan(waiting)
         batch, drawn = self.names.pack(plan), [entry.sequence for entry in plan if entry.needs_token]
         if any(text.sampling.changes_logits for text in drawn):
-            batch.requests.extend(drawn)
+            batch.requests.extend(text.supposed for text in drawn)
         start = self.clock()
         sampled = self.runner.run(batch)
         if len(batch.token_ids) <= 2 * len(plan):  # else prompts are in it
@@ -140,11 +136,11 @@ class DraftModel:
             text.known_tokens.append(draft.token)
         return drawn
 
-    def _plan(self, waiting: list[DraftText]) -> list[Any]:
+    def _plan(self, waiting: list[DraftText]) -> list[Scheduled[DraftText]]:
         plan, left = [], self.max_num_batched_tokens
         for text in waiting:
             if size := min(left, text.num_uncomputed):
-                plan.append(self.names.Scheduled(cast(AnswerSequence, text), text.num_computed, size))
+                plan.append(Scheduled(text, text.num_computed, size))
                 left -= size
         return plan
 

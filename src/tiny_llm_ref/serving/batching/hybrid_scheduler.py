@@ -107,7 +107,7 @@ class HybridScheduler(StepLoop[Sequence]):
     def plan_chunk(self, plan: list[Scheduled], sequence: Sequence, left: int) -> int:
         """Adds the next tokens of a request, at most `left` of them. Returns how many. Given."""
         size = min(left, sequence.num_uncomputed, self.longest_chunk)
-        chunk = Scheduled(sequence, sequence.num_computed, size)
+        chunk = Scheduled(sequence, sequence.num_scheduled, size)
         plan.append(chunk)
         return chunk.size
 

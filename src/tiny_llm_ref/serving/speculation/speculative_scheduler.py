@@ -8,8 +8,7 @@ from typing import Any
 from tiny_llm_common.drafted import Drafted, Proposer, drafts_of, has_drafts, sampled_requests
 from tiny_llm_common.packed_model import PackedBatch, PackedModel, Sampled
 from tiny_llm_common.scheduled import Scheduled
-from tiny_llm_given.serving.observed_costs import StepCosts
-from tiny_llm_given.serving.proposals import Proposals
+from tiny_llm_given.serving.proposals import Proposals, StepCosts
 
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..blocks.block_allocator import BlockAllocator
@@ -127,17 +126,9 @@ class SpeculativeScheduler(HybridScheduler):
         Raises:
             ValueError: there are more of them, or fewer.
         """
-        begin, drafts = self.now, sum(len(drafts_of(entry)) for entry in plan)
-        is_timed = all(entry.is_decode for entry in plan)  # chunks of prompts would hide what drafts cost
-        if drafts:
-            self.commit_with_drafts(plan, sampled)
-        else:
+        if not has_drafts(plan):
             super().commit(plan, sampled)
-        if is_timed and self.proposals.costs is not None:
-            self.proposals.costs.observe(len(plan), drafts, self.now - begin)
-
-    def commit_with_drafts(self, plan: abc.Sequence[Scheduled], sampled: abc.Sequence[Sampled]) -> None:
-        """See `commit`. Given."""
+            return
         draws = iter(sampled)
         taken = [
             (entry, verify(drafts_of(entry), list(islice(draws, 1 + len(drafts_of(entry))))))
