@@ -306,6 +306,24 @@ def test_a_whole_answer_survives_the_death_of_its_replica(client, replicas, alon
     assert not replicas.deaths
 
 
+def test_a_prompt_that_comes_back_has_the_log_probabilities_of_its_replica(client):
+    """They travel once, with the first tokens of the answer."""
+    asked = {
+        "model": "tiny-qwen3",
+        "prompt": "What is a KV cache?",
+        "max_tokens": 3,
+        "logprobs": 1,
+        "echo": True,
+    }
+    [whole] = client.completions.create(**asked, temperature=0).choices
+    values = whole.logprobs.token_logprobs
+    assert whole.text.startswith(asked["prompt"]) and values[0] is None and None not in values[1:]
+    chunks = [
+        chunk.choices[0].logprobs for chunk in client.completions.create(**asked, temperature=0, stream=True)
+    ]
+    assert [value for each in chunks for value in each.token_logprobs] == pytest.approx(values)
+
+
 def test_a_stream_that_has_begun_ends_with_an_error_of_the_api(client, replicas, alone):
     replicas.deaths.append(5)
     text = ""

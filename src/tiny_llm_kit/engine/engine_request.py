@@ -30,6 +30,11 @@ class EngineRequest:
     metrics: RequestMetrics = field(default_factory=lambda: RequestMetrics(0.0))
 
     @property
+    def refusal(self) -> str | None:
+        """Why it can never be served, before it has begun; None if it can."""
+        return self.error if self.error is not None or not self.sequences else self.sequences[0].error
+
+    @property
     def is_done(self) -> bool:
         return all(sequence.is_done for sequence in self.sequences)
 

@@ -21,6 +21,7 @@ from starlette.responses import HTMLResponse, Response
 from ..engine.llm import LLM
 from ..engine.llm_engine import LLMEngine
 from .openai_api import schemas
+from .openai_api.echo import Echo
 from .openai_api.errors import ApiError, ApiErrorBody, add_error_handlers, not_serving
 from .openai_api.event_stream import EventStream
 from .openai_api.formats import ChatFormat, CompletionFormat
@@ -274,7 +275,15 @@ def errors_in_words_of(body: schemas.GenerationBody) -> Iterator[None]:
 async def completion(service: EngineService, request: Request, body: schemas.CompletionBody) -> Response:
     """The answer to `POST /v1/completions`."""
     check_body(service, body)
-    params = sampling_params(service.names, body, body.max_tokens, body.logprobs)
+    if body.max_tokens == 0 and not body.echo:
+        raise ApiError(
+            400,
+            "max_tokens: give a number greater than or equal to 1; 0 is for echo: true",
+            param="max_tokens",
+        )
+    limit = 1 if body.max_tokens == 0 else body.max_tokens
+    asked = body.logprobs if body.echo else None
+    params = sampling_params(service.names, body, limit, body.logprobs, prompt_logprobs=asked)
     prompts = prompts_of(body.prompt)
     service.check_room(len(prompts), params.n)
     ids = await prompt_ids(service, prompts)
@@ -282,7 +291,9 @@ async def completion(service: EngineService, request: Request, body: schemas.Com
     stream = await service.submit(ids, params, body.priority or "interactive", fields, bool(body.stream))
     tokenizer = service.engine.tokenizer
     name, with_logprobs = service.options.model_name, body.logprobs is not None
-    form = CompletionFormat(name, tokenizer, with_logprobs, params.skip_special_tokens)
+    given = {"n": params.n, "sequences": lambda: stream.sequences, "drops_answer": body.max_tokens == 0}
+    echo = Echo.of(prompts, ids, tokenizer, **given) if body.echo else None
+    form = CompletionFormat(name, tokenizer, with_logprobs, params.skip_special_tokens, echo)
     return await Generation(service, stream, form, params.n).respond(request, body)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from ...model.tokenizer import Tokenizer
 from ...solution_types import Piece, Sampled
 from .answer_parts import AnswerDelta, AnswerReader
+from .echo import Echo
 from .event_stream import event
 from .tool_use import ToolUse
 
@@ -29,6 +30,7 @@ class AnswerFormat:
 
     prefix, kind, chunk_kind = "", "", ""
     reads_text = False  # whether the text of an answer is more than its content
+    drops_answer = False  # whether only the prompts were asked for
 
     def __init__(self, model: str, tokenizer: Tokenizer, with_logprobs: bool):
         self.model, self.tokenizer, self.with_logprobs = model, tokenizer, with_logprobs
@@ -72,36 +74,80 @@ class AnswerFormat:
 
 
 class CompletionFormat(AnswerFormat):
-    """The format of `/v1/completions`: plain text."""
+    """The format of `/v1/completions`: plain text.
+
+    Args:
+        model, tokenizer, with_logprobs: see `AnswerFormat`.
+        skip_special_tokens: whether they are no part of the text.
+        echo: the prompts, if they come back before the answers.
+    """
 
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
     def __init__(
-        self, model: str, tokenizer: Tokenizer, with_logprobs: bool, skip_special_tokens: bool = True
+        self,
+        model: str,
+        tokenizer: Tokenizer,
+        with_logprobs: bool,
+        skip_special_tokens: bool = True,
+        echo: Echo | None = None,
     ):
         super().__init__(model, tokenizer, with_logprobs)
-        new_places = partial(TokenPlaces, tokenizer, skip_special_tokens)
-        self._places: defaultdict[int, TokenPlaces] = defaultdict(new_places)  # by answer
+        self._new_places = partial(TokenPlaces, tokenizer, skip_special_tokens)
+        self._places: defaultdict[int, TokenPlaces] = defaultdict(self._new_places)  # by answer
+        self._echo, self._echoed = echo, set[int]()
+        self.drops_answer = echo is not None and echo.drops_answer
+
+    def first_chunks(self, count: int) -> list[dict[str, Any]]:
+        """The prompts, if they come back; with log-probabilities they come with the first tokens."""
+        if self._echo is None or self.with_logprobs:
+            return []
+        texts = [self._choice(index, self._take_echo(index)) for index in range(count)]
+        return [self._head(self.chunk_kind, [text]) for text in texts]
+
+    def _take_echo(self, index: int) -> str:
+        """What comes before an answer, the first time that it is asked for."""
+        if self._echo is None or index in self._echoed:
+            return ""
+        self._echoed.add(index)
+        return self._echo.text(index)
 
     def choice(self, answer: Piece) -> dict[str, Any]:
         return self.delta(answer)
 
     def delta(self, piece: Piece) -> dict[str, Any]:
-        return {
-            "index": piece.index,
-            "text": piece.text,
-            "logprobs": self._logprobs(piece) if self.with_logprobs else None,
-            "finish_reason": piece.finish_reason,
-            "stop_reason": piece.stop_reason,
-        }
+        is_first = self._echo is not None and piece.index not in self._echoed
+        if self.drops_answer:
+            piece = replace(piece, text="", sampled=[], finish_reason=piece.finish_reason and "length")
+        text = self._take_echo(piece.index) + piece.text
+        logprobs = self._logprobs(piece, is_first) if self.with_logprobs else None
+        return self._choice(piece.index, text, logprobs, piece.finish_reason, piece.stop_reason)
 
-    def _logprobs(self, piece: Piece) -> dict[str, list]:
-        tokens = [sampled.token for sampled in piece.sampled]
+    @staticmethod
+    def _choice(
+        index: int, text: str, logprobs: Any = None, finish_reason: Any = None, stop_reason: Any = None
+    ) -> dict[str, Any]:
+        reasons = {"finish_reason": finish_reason, "stop_reason": stop_reason}
+        return {"index": index, "text": text, "logprobs": logprobs, **reasons}
+
+    def _logprobs(self, piece: Piece, is_first: bool) -> dict[str, list]:
+        before = 0 if self._echo is None else len(self._echo.text(piece.index))
+        tokens, places = [each.token for each in piece.sampled], self._places[piece.index]
+        found = self._columns(tokens, piece.sampled, [before + places.next(token) for token in tokens])
+        if self._echo is None or not is_first:
+            return found
+        asked = self._echo.tokens(piece.index)
+        prompt = self._columns(asked, self._echo.sampled(piece.index), [*map(self._new_places().next, asked)])
+        return {name: prompt[name] + found[name] for name in found}
+
+    def _columns(
+        self, tokens: Sequence[int], sampled: Sequence[Sampled | None], offsets: list[int]
+    ) -> dict[str, list]:
         return {
             "tokens": [*map(self._text, tokens)],
-            "token_logprobs": [sampled.logprob for sampled in piece.sampled],
-            "top_logprobs": [*map(self._best, piece.sampled)],
-            "text_offset": [*map(self._places[piece.index].next, tokens)],
+            "token_logprobs": [each and each.logprob for each in sampled],
+            "top_logprobs": [each and self._best(each) for each in sampled],
+            "text_offset": offsets,
         }
 
     def _best(self, sampled: Sampled) -> dict[str, float | None]:

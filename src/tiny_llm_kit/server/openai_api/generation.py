@@ -29,12 +29,14 @@ def sampling_params(
     logprobs: int | None,
     forced: str | None = None,
     shows_special: bool = False,
+    prompt_logprobs: int | None = None,
 ) -> SamplingParams:
     """`SamplingParams` of the solution; what the client left out has OpenAI's defaults.
 
     Args:
         forced: a grammar of calls of tools.
         shows_special: whether special tokens are needed as text.
+        prompt_logprobs: as `logprobs`, for the tokens of the prompt.
 
     Raises:
         ApiError: a value is out of range.
@@ -53,6 +55,7 @@ def sampling_params(
             seed=None if body.seed is None else body.seed % 2**63,
             n=body.n or 1,
             logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
             ignore_eos=bool(body.ignore_eos),
             logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()} or None,
             structured_outputs=structured_outputs(names, body, forced),
@@ -174,6 +177,7 @@ class Generation:
     def _tokens(self) -> dict[str, int]:
         """Numbers of tokens so far, for the log."""
         made = sum(len(sequence.tokens) for sequence in self.stream.sequences)
+        made = 0 if self.format.drops_answer else made
         return {"prompt": self._prompt_tokens, "answer": made}
 
     def _usage(self) -> dict[str, Any]:

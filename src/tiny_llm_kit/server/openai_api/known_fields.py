@@ -40,7 +40,6 @@ GENERATION: dict[str, Values] = {
     "return_tokens_as_token_ids": (False,),
 }
 COMPLETION: dict[str, Values] = {
-    "echo": (False,),
     "suffix": ("",),
     "add_special_tokens": (True,),
 }

@@ -200,10 +200,15 @@ class CompletionBody(GenerationBody):
         | Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)],
         BeforeValidator(check_prompts),
     ]
-    max_tokens: Count | None = Field(
-        16, description="tokens of an answer, at most; default: 16; null: the context"
+    max_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = Field(
+        16, description="tokens of an answer, at most; default: 16; null: the context; 0: only with `echo`"
     )
+    echo: bool | None = Field(None, description="return the prompt before the answer")
     logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS, description="most probable tokens to return")
+
+    @property
+    def own_names(self) -> dict[str, str]:
+        return {**super().own_names, "prompt_logprobs": "echo"}
 
 
 class TextPart(BaseModel):
@@ -366,8 +371,8 @@ class Usage(BaseModel):
 
 class CompletionLogprobs(BaseModel):
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 

@@ -268,7 +268,7 @@ class EngineService:
             held = await self.with_texts(LONG_TEXT, partial(self._compile, engine, params))
         for name, ids in zip(fields, prompts, strict=True):
             requests.append(engine.request(None, ids, params, priority=priority))
-            if (error := requests[-1].sequences[0].error) is not None:
+            if (error := requests[-1].refusal) is not None:
                 raise named_error(error, name, params)
             await asyncio.sleep(0)  # others wait for one prompt, not for hundreds
         del held  # each answer has its grammar now

@@ -1,12 +1,20 @@
 """The engine of one replica. Knows no HTTP and no Ray: requests come in as token ids, and pieces go out."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
 
 from ...engine.llm import LLM
+from ...solution_types import Piece
 from ..openai_api.errors import ApiError
 from ..openai_api.service import EngineService, ServerOptions
 from .replica_request import ReplicaFacts, ReplicaPieces, ReplicaRequest
+
+
+def prompts_of(pieces: Sequence[Piece], sequences: Sequence[Any]) -> dict[int, Any]:
+    """What the model thought of prompts, for the answers whose first tokens these pieces have."""
+    first = [each.index for each in pieces if len(each.sampled) == len(sequences[each.index].tokens)]
+    return {index: asked for index in first if (asked := sequences[index].prompt_sampled)}
 
 
 class EngineReplica:
@@ -58,7 +66,8 @@ class EngineReplica:
         try:
             yield ReplicaPieces((), ())
             async for pieces in stream:
-                yield ReplicaPieces(pieces, [sequence.num_cached for sequence in stream.sequences])
+                cached = [sequence.num_cached for sequence in stream.sequences]
+                yield ReplicaPieces(pieces, cached, prompts_of(pieces, stream.sequences))
         finally:
             stream.close()
 

@@ -1,7 +1,7 @@
 """What the HTTP side and a replica send each other: token ids there, pieces back."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...solution_types import Piece
@@ -40,10 +40,12 @@ class ReplicaPieces:
     Args:
         pieces: at most one for each answer; none in the first message, which says that the request was accepted.
         num_cached: tokens of each answer's prompt that the prefix cache had.
+        prompt_sampled: what the model thought of the tokens of a prompt, by answer, with that answer's first tokens.
     """
 
     pieces: Sequence[Piece]
     num_cached: Sequence[int]
+    prompt_sampled: Mapping[int, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

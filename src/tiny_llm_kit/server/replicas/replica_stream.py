@@ -1,6 +1,6 @@
 """The pieces of one request from its replica, and from another one if that dies before the client has seen any."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ class AnswerCounts:
     tokens: list[Sampled] = field(default_factory=list)
     finish_reason: str | None = None
     num_counted: int = 0  # of its tokens, in metrics
+    prompt_sampled: Mapping[int, Sampled] = field(default_factory=dict)
 
     @property
     def request_id(self) -> int:
@@ -158,6 +159,8 @@ class ReplicaStream:
     def _count(self, message: ReplicaPieces) -> None:
         for sequence, cached in zip(self.sequences, message.num_cached, strict=False):
             sequence.num_cached = cached
+        for index, asked in message.prompt_sampled.items():
+            self.sequences[index].prompt_sampled = asked
         for piece in message.pieces:
             answer = self.sequences[piece.index]
             answer.tokens = answer.tokens + piece.sampled

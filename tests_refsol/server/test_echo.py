@@ -1,0 +1,107 @@
+"""`echo` of completions, with log-probabilities: what lm-eval asks for. Oracle: `prompt_logprobs` of the library."""
+
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.loading import load_network
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.server.background_server import BackgroundServer
+from tiny_llm_kit.server.server import ServerOptions, create_app
+from tiny_llm_ref import SamplingParams
+
+ENGINE = {"max_model_len": 256, "max_num_seqs": 4, "num_blocks": 64, "block_size": 16, "enforce_eager": True}
+TEXT = "Chunked prefill, é and \U0001f600: what is it?"
+ASKED = {"model": "tiny-qwen3", "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    port = Port("tiny_llm_ref", installed_backends()[0], "cpu", "float32")
+    made = port, *load_network(port, "tiny-qwen3", "week3")
+    LLM.of(*made, **ENGINE).generate(
+        [[5]], use_tqdm=False
+    )  # MLX's arrays belong to the thread that evaluates them
+    return made
+
+
+@pytest.fixture(scope="module")
+def client(loaded) -> Iterator[openai.OpenAI]:
+    app = create_app(lambda: LLM.of(*loaded, **ENGINE), ServerOptions())
+    with (
+        BackgroundServer(app) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made,
+    ):
+        yield made
+
+
+def expected(loaded, ids, count=2):
+    """The library's log-probabilities of a prompt's tokens."""
+    params = SamplingParams(max_tokens=1, prompt_logprobs=count)
+    [output] = LLM.of(*loaded, **ENGINE).generate([ids], params, use_tqdm=False)
+    return [
+        None if best is None else best[token].logprob
+        for token, best in zip(ids, output.prompt_logprobs, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("as_ids", [False, True])
+def test_log_probabilities_of_the_prompt_are_those_of_the_library(client, loaded, as_ids):
+    """As lm-eval reads them: one token is made, and all before it are the prompt's."""
+    ids = loaded[2].encode(TEXT)
+    [choice] = client.completions.create(
+        **ASKED, prompt=ids if as_ids else TEXT, max_tokens=1, logprobs=2, echo=True, seed=1
+    ).choices
+    found = choice.logprobs
+    assert choice.text.startswith(TEXT) and len(found.tokens) == len(ids) + 1
+    assert found.token_logprobs[0] is None and found.top_logprobs[0] is None
+    assert found.token_logprobs[1:-1] == pytest.approx(expected(loaded, ids)[1:], abs=1e-4)
+    for token, value, best in zip(
+        found.tokens[1:], found.token_logprobs[1:], found.top_logprobs[1:], strict=True
+    ):
+        assert best[token] == value and len(best) in (2, 3)
+    whole = [place for place, token in enumerate(found.tokens) if "\ufffd" not in token]
+    assert all(choice.text[found.text_offset[place] :].startswith(found.tokens[place]) for place in whole)
+    assert found.text_offset[-1] == len(TEXT) and found.text_offset == sorted(found.text_offset)
+
+
+@pytest.mark.parametrize("logprobs", [None, 1])
+def test_a_stream_begins_with_the_prompt(client, logprobs):
+    body = {**ASKED, "prompt": [TEXT, "Hello"], "n": 2, "max_tokens": 4, "logprobs": logprobs, "echo": True}
+    whole = {choice.index: choice for choice in client.completions.create(**body).choices}
+    texts, tokens = dict.fromkeys(whole, ""), {index: [] for index in whole}
+    for chunk in client.completions.create(**body, stream=True):
+        [choice] = chunk.choices
+        texts[choice.index] += choice.text
+        tokens[choice.index] += choice.logprobs.tokens if choice.logprobs else []
+    assert texts == {index: choice.text for index, choice in whole.items()}
+    assert texts[1].startswith(TEXT) and texts[2].startswith("Hello")
+    assert logprobs is None or tokens == {index: choice.logprobs.tokens for index, choice in whole.items()}
+
+
+def test_the_prompt_alone(client, loaded):
+    made = client.completions.create(**ASKED, prompt=TEXT, max_tokens=0, logprobs=1, echo=True)
+    [choice] = made.choices
+    assert (choice.text, choice.finish_reason, made.usage.completion_tokens) == (TEXT, "length", 0)
+    assert len(choice.logprobs.tokens) == len(loaded[2].encode(TEXT)) == made.usage.prompt_tokens
+
+
+def test_an_engine_that_pads_its_steps_says_why_it_has_none(loaded):
+    app = create_app(lambda: LLM.of(*loaded, **ENGINE, bucketing_strategy="exponential"), ServerOptions())
+    with (
+        BackgroundServer(app) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        assert (
+            client.completions.create(**ASKED, prompt="a", max_tokens=1, echo=True)
+            .choices[0]
+            .text.startswith("a")
+        )
+        with pytest.raises(
+            openai.BadRequestError, match="echo needs steps of any number of sampled rows"
+        ) as refused:
+            client.completions.create(**ASKED, prompt="a", max_tokens=1, echo=True, logprobs=1)
+        assert refused.value.param == "echo"
