@@ -148,7 +148,7 @@ def test_tools_may_be_named_if_there_are_none(server):
     [
         ({"prompt": "a", "best_of": 2}, "best_of", "best_of is 2: every answer is returned; leave it out, or give n"),
         ({"prompt": "a", "best_of": True}, "best_of", "best_of: Input should be a valid integer"),
-        ({"prompt": "a", "max_tokens": 0}, "max_tokens", "max_tokens: give a number greater than or equal to 1; 0 is for echo: true"),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens", "greater than or equal to 1; 0 is for echo: true"),
         ({"prompt": "a", "prompt_logprobs": 1}, "prompt_logprobs", "not supported: prompt_logprobs: leave it out"),
         ({"prompt": "a", "priority": 1}, "priority", "'interactive' or 'batch'"),
         ({"prompt": "a", "best_off": 1}, "best_off", "unknown parameter best_off: leave it out"),

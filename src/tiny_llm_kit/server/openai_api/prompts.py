@@ -61,7 +61,8 @@ async def chat_ids(
         ApiError: 400, it cannot fit into the context, or the model's template does not take it.
     """
     turns, tokenizer = [each.rendered() for each in messages], service.engine.tokenizer
-    length = sum(len(turn["content"]) for turn in turns) + (len(json.dumps(names)) if names else 0)
+    length = sum(len(turn["content"]) for turn in turns)
+    length += len(json.dumps(names)) if names and "tools" in tokenizer.chat_template else 0
     length += sum(len(json.dumps(turn["tool_calls"])) for turn in turns if "tool_calls" in turn)
     check_length(service, "messages", length)
 
