@@ -862,6 +862,29 @@ def test_chunked_prefill_survives_a_step_that_fails(s, error):
 
 @pytest.mark.task("2.7.3")
 @pytest.mark.parametrize("slots", [1, 2])
+def test_chunked_prefill_tells_the_end_of_a_request_that_gets_no_slot(s, slots):
+    """No memory for its cache in the batch's: the error is raised, the request finishes once, the others are served."""
+    for failing in range(2):
+        run = ChunkedRun(s, SCENE, slots).add(*SCENE)
+        copies = iter(range(100))
+
+        def add_request(own, slot, run=run, copies=copies, failing=failing):
+            if next(copies) == failing:
+                raise MemoryError("no room")
+            return type(run.scheduler.batch.kv_cache[-1]).add_request(
+                run.scheduler.batch.kv_cache[-1], own, slot
+            )
+
+        run.scheduler.batch.kv_cache[-1].add_request = add_request
+        assert run.finish_in_spite_of(MemoryError) == 1, "what `take_slot` raises is raised, once"
+        failed = {request.prompt_idx for request in run.requests if request.finish_reason == "error"}
+        assert len(failed) == 1, f"one request got no slot: {failed}"
+        _check_others(run, failed, f"copy number {failing} failed")
+        run.check_end()
+
+
+@pytest.mark.task("2.7.3")
+@pytest.mark.parametrize("slots", [1, 2])
 def test_chunked_prefill_survives_a_listener_that_fails(s, slots):
     """on_event raises at any event: no request is lost, and none ends."""
     count = len(ChunkedRun(s, SCENE, slots).add(*SCENE).finish().events)

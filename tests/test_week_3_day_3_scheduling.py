@@ -487,6 +487,20 @@ def test_plan_decodes_leaves_out_who_has_ended(s):
     assert engine.plan() == [(0, 3, 1), (2, 2, 1)], f"request 1 was aborted: {engine.plans[-1]}"
 
 
+@pytest.mark.task("3.3.5", after="3.3.6")
+def test_chunks_go_on_in_the_order_of_admission(s):
+    """Two prompts have begun, with 5 and 2 tokens left: the first goes on, though the other would be done sooner."""
+    engine = Engine(s, long_prefill_token_threshold=4)
+    engine.add("abcdefghi", max_tokens=2)
+    engine.add("klmnop", max_tokens=2)
+    assert engine.plan() == [(0, 0, 4), (1, 0, 4)], f"4 tokens of each: {engine.plans[-1]}"
+    engine.scheduler.max_num_batched_tokens, engine.scheduler.longest_chunk = 6, 6
+    plan = engine.plan()
+    assert plan == [(0, 4, 5), (1, 4, 1)], (
+        f"all of the first prompt, then what is left for the second: {plan}"
+    )
+
+
 @pytest.mark.task("3.3.3", after="3.3.5")
 def test_no_step_leaves_a_ready_decode_out(s):
     """Long prompts arrive one after the other: every step serves all that decode, so there is no stall at all."""

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from tiny_llm_kit.course.fakes.fake_engine import FakeAnswer, FakeEngine, FakeRequest
-from tiny_llm_kit.course.grading.virtual_time import InlineExecutor, OneSecondExecutor, run_virtually
+from tiny_llm_kit.course.grading.virtual_time import InlineExecutor, SlowExecutor, run_virtually
 
 PATIENCE = 50.0  # real seconds that a step waits for an event loop on another thread, if that never comes
 
@@ -368,6 +368,18 @@ def test_turn_forgets_those_that_have_ended(s):
     assert len(loop._served) == 1, f"{len(loop._served)} streams are asked for news, one has not ended"
 
 
+@pytest.mark.task("3.6.3", after="3.6.4")
+def test_turn_forgets_those_whose_readers_have_left(s):
+    """An abandoned stream ends with "abort", and is asked for news no longer: else it stays for ever."""
+    engine = FakeEngine()
+    loop = opened(s, engine)
+    left, stays = loop.submit([FakeAnswer("abcd")]), loop.submit([FakeAnswer("xyz")])
+    turn(loop, [left, stays])
+    turn(loop, [], [left])
+    assert loop._served == [stays], f"{len(loop._served)} streams are kept, and one has a reader"
+    assert "collect" in engine.calls, "the engine still keeps the aborted request"
+
+
 # A step that fails.
 
 
@@ -534,7 +546,7 @@ def test_serve_leaves_no_reader_waiting_when_it_is_cancelled(s):
 
     async def main(_):
         loop = opened(s, FakeEngine())
-        loop._worker = OneSecondExecutor()
+        loop._worker = SlowExecutor()
         streams = [loop.submit([FakeAnswer(text)]) for text in ("ab", "xyz")]
         serving = asyncio.create_task(loop.serve())
         await asyncio.sleep(1.5)
@@ -553,7 +565,7 @@ def test_serve_hands_the_next_turn_over_before_readers_run(s):
 
     async def main(clock):
         loop = opened(s, FakeEngine(during=lambda number: seen.append((clock.now, "step"))))
-        loop._worker = OneSecondExecutor()
+        loop._worker = SlowExecutor()
 
         async def reader(stream):
             async for pieces in everything(stream):
@@ -689,7 +701,7 @@ def test_stop_lets_the_open_requests_end(s):
     async def main(clock):
         engine = FakeEngine()
         loop = opened(s, engine)
-        loop._worker = OneSecondExecutor()
+        loop._worker = SlowExecutor()
         serving = asyncio.create_task(loop.serve())
         stream = loop.submit([FakeAnswer("abcde")])
         await anext(stream)
@@ -735,6 +747,26 @@ def test_stop_gives_up_after_its_seconds(s):
     assert ends == ["abort", "abort"], f"each needs 100 s, and has 5: {ends}"
     assert 5 <= seconds <= 10, f"they were aborted after {seconds} s"
     assert calls[-1] == "close", f"the engine is closed when both have ended, not before: {calls[-4:]}"
+
+
+@pytest.mark.task("3.6.7")
+def test_stop_waits_for_a_step_that_takes_longer_than_its_seconds(s):
+    """Nothing can end a running step: the engine is closed after it, however long it takes."""
+
+    async def main(clock):
+        engine = FakeEngine()
+        loop = opened(s, engine)
+        loop._worker = SlowExecutor(30)
+        serving = asyncio.create_task(loop.serve())
+        reading = asyncio.create_task(last_reason(loop.submit([FakeAnswer("x" * 100)])))
+        await asyncio.sleep(1)
+        await loop.stop(5)
+        await serving
+        return await reading, engine.calls
+
+    reason, calls = run_virtually(main)
+    assert reason == "abort", f"its reader hears of the end: {reason}"
+    assert calls[-1] == "close", f"the engine was closed while it was still used: {calls[-4:]}"
 
 
 @pytest.mark.task("3.6.7")

@@ -57,15 +57,25 @@ def test_sum_over_ranks_adds_the_parts(b, rng, size, shape):
 @pytest.mark.parametrize("size", [2, 4])
 def test_sum_over_ranks_adds_the_bias_once(b, rng, size):
     parts = rng.standard_normal((size, 3, 5)).astype(np.float32)
-    bias = rng.standard_normal(5).astype(np.float32)
-    found, calls = on_all_ranks(
-        b, size, lambda group: b.sum_over_ranks(b.array(parts[group.rank]), group, b.array(bias))
-    )
+    bias, sent = rng.standard_normal(5).astype(np.float32), {}
+
+    def summed(group):
+        reduce = group.all_reduce
+        group.all_reduce = lambda part: reduce(sent.setdefault(group.rank, part))
+        return b.sum_over_ranks(b.array(parts[group.rank]), group, b.array(bias))
+
+    found, calls = on_all_ranks(b, size, summed)
     expected = parts.sum(0) + bias
     assert_close(
         same_on_all(found, "every rank adds the bias"), expected, idea=f"one bias, not {size} of them"
     )
     assert len(calls) == 1, f"the bias needs no call of its own: {calls}"
+    for rank, part in sent.items():
+        assert_close(
+            b.numpy(part),
+            parts[rank],
+            idea="a part has no share of the bias, which loses digits in a division",
+        )
 
 
 @pytest.mark.task("3.7.3")

@@ -333,6 +333,22 @@ def test_a_batch_that_cannot_be_submitted_ends_its_own_requests(s):
 
 
 @pytest.mark.task("3.7.8")
+def test_a_token_goes_to_the_request_that_it_was_drawn_for(s):
+    """The last chunk of a prompt and another prompt share a micro-batch, and the first is aborted on its way."""
+    pipeline = Pipeline(s, 2, max_num_batched_tokens=8)
+    first, other = pipeline.add(12, 4), pipeline.add(3, 4)
+    pipeline.scheduler.step()
+    [flying] = pipeline.scheduler.in_flight
+    assert [entry.sequence for entry in flying.plan] == [first, other], "4 tokens of one prompt, 3 of another"
+    first.abort()
+    for _ in steps_of(pipeline.scheduler, pipeline.sequences):
+        pipeline.scheduler.step()
+    assert (first.tokens, other.tokens) == ([], pipeline.answer_of(other)), (
+        "the token of an aborted request is nobody's"
+    )
+
+
+@pytest.mark.task("3.7.8")
 @settings(max_examples=40)
 @given(data=st.data(), stages=st.integers(1, 3), caching=st.booleans())
 def test_random_loads_give_the_answers_of_solo_runs(s, data, stages, caching):
@@ -355,6 +371,13 @@ def test_random_loads_give_the_answers_of_solo_runs(s, data, stages, caching):
         if number > 6 and not pipeline.scheduler.has_work_remaining():
             break
         pipeline.scheduler.step()
+        flying = [entry for each in pipeline.scheduler.in_flight for entry in each.plan]
+        tokens = [
+            (entry.sequence.request_id, entry.sequence.num_preemptions, place)
+            for entry in flying
+            for place in range(entry.start, entry.stop)
+        ]
+        assert len(tokens) == len(set(tokens)), f"a token is on its way twice: {sorted(tokens)}"
     for made in pipeline.sequences:
         assert made.is_done, f"request {made.request_id} has not ended"
         alone = pipeline.answer_of(made)

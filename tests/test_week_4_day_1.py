@@ -4,12 +4,17 @@ Tests with `s` give a kernel arrays of NumPy in a child process, with guards aro
 the port's own classes, after the same arrays have gone through a child.
 """
 
+import os
+
 import numpy as np
 import pytest
 
 from support.close import assert_close
 from support.kernels import attend, multiply, multiply_quantized, rounded
+from tiny_llm_given.native import library
+from tiny_llm_kit.course.languages import language_of
 from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.processor import processor_name
 
 pytestmark = pytest.mark.tool("c++")
 
@@ -184,6 +189,17 @@ def test_tile_adds_the_bias_of_each_output(s, rng, dtype):
 
 
 @pytest.mark.task("4.1.2")
+def test_tile_is_no_loop_over_lines(s):
+    """One row by one block after the other loads every line of W again for each row, which a tile is there to save."""
+    text = library.source("product.cpp", f"{s.__name__.partition('.')[0]}.native")
+    first, after = language_of("product.cpp").span_of(text, "multiply_tile")
+    tile = "".join(text.splitlines(keepends=True)[first:after])
+    assert "multiply_line" not in tile, (
+        "multiply_tile calls multiply_line: keep R × B sums side by side instead"
+    )
+
+
+@pytest.mark.task("4.1.2")
 def test_tile_adds_up_in_float32(s):
     cases = [(np.ones((7, 4096)), np.ones((64, 4096)), None)]
     check_products(s, cases, "bfloat16", "the sums are Lines of floats until they are stored", in_tiles=True)
@@ -267,8 +283,13 @@ def test_group_of_several_rows(s, rng, bits):
 
 @pytest.mark.task("4.1.3")
 @pytest.mark.parametrize("bits", [4, 8])
-def test_group_of_the_largest_numbers(s, bits):
-    """128 times 127 · 255: the sums are integers of 32 bits, and the matrix's numbers have no sign."""
+@pytest.mark.parametrize("flags", ["", "-mno-avx512f"] if "avx512" in processor_name() else [""])
+def test_group_of_the_largest_numbers(s, monkeypatch, bits, flags):
+    """128 times 127 · 255: the sums are integers of 32 bits, and the matrix's numbers have no sign.
+
+    Also as on a processor without AVX-512, where only the numbers of 4 bits are small.
+    """
+    monkeypatch.setenv(library.FLAGS, f"{os.environ.get(library.FLAGS, '')} {flags}".strip())
     most = np.full((16, 128), 2**bits - 1)
     cases = [plain(sign * np.full((R, 128), 127.0), most, 128) for sign in (1, -1) for R in (1, 9)]
     idea = f"{2**bits - 1} is {2**bits - 1} and not a negative number; the rounded row has signs"

@@ -3,6 +3,7 @@
 Oracles: exact plans and batches; each request's answer as it is without drafts, also from a small random model.
 """
 
+from collections.abc import Sequence
 from itertools import islice
 
 import pytest
@@ -126,6 +127,33 @@ def test_a_call_indexes_new_tokens_alone(s):
     index.next_position = written = CountedDict(index.next_position)
     assert index.continuation([*text, 2], 2) == [3, 4]
     assert written.writes <= 3, f"{written.writes} n-grams for one new token: go on from `num_indexed`"
+
+
+class CountedText(Sequence):
+    """A text that counts how many of its tokens are looked at."""
+
+    def __init__(self, tokens):
+        self.tokens, self.looks = tokens, 0
+
+    def __len__(self):
+        return len(self.tokens)
+
+    def __getitem__(self, place):
+        found = self.tokens[place]
+        self.looks += len(found) if isinstance(place, slice) else 1
+        return found
+
+
+@pytest.mark.task("4.3.1")
+def test_a_call_looks_at_few_tokens_of_a_long_text(s):
+    """What was indexed is not read again: a scan of the text costs more with every token of the answer."""
+    tokens, index = [number % 1999 for number in range(2001)], s.NgramIndex(2, 4)
+    index.continuation(tokens, 2)
+    text = CountedText([*tokens, 2])
+    assert index.continuation(text, 2) == [3, 4]
+    assert text.looks <= 100, (
+        f"{text.looks} of {len(text)} tokens were looked at for one new token: use the index"
+    )
 
 
 # Room for drafts.

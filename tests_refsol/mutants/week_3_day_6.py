@@ -333,4 +333,23 @@ MUTANTS = [
             "if any(stream.has_ended for stream, _ in news):",
         ),
     ),
+    Mutant(
+        "3.6.3",
+        "keeps a stream whose reader has left",
+        LOOP,
+        serving=(
+            "if not stream.has_ended]",
+            "if not stream.has_ended or any(one.finish_reason == 'abort' for one in stream.sequences)]",
+        ),
+    ),
+    Mutant(
+        "3.6.7",
+        "gives up when the running step takes longer",
+        LOOP,
+        serving=(
+            "                self.abandon(stream)\n            await self._is_over.wait()\n",
+            "                self.abandon(stream)\n            "
+            "await asyncio.wait([asyncio.ensure_future(self._is_over.wait())], timeout=seconds)\n",
+        ),
+    ),
 ]

@@ -555,4 +555,13 @@ MUTANTS = [
             "    return min(outstanding, key",
         ),
     ),
+    Mutant(
+        "3.7.3",
+        "each rank adds its share of the bias",
+        "tensor_parallel.py",
+        both=(
+            SUM + AFTER_SUM,
+            "    return group.all_reduce(partial if bias is None else partial + bias / group.size)\n",
+        ),
+    ),
 ]

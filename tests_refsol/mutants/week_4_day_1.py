@@ -52,6 +52,13 @@ TILES = [
     _tile("rows of x are as long as a block has lines", DOT, DOT.replace("r * p.columns", "r * p.lines()")),
     _tile("all rows add to the sums of the first", DOT, DOT.replace("sums[r][i]", "sums[0][i]")),
     _tile("every tile begins at row 0 of x", START, START.replace(" + row * p.columns", "")),
+    _tile(
+        "one row by one block after the other, as before",
+        START,
+        "for (int r = 0; r < R; r++)\n"
+        "    for (int i = 0; i < B; i++) multiply_line(p, row + r, b + i);\n"
+        f"  return 0;\n  {START}",
+    ),
     _tile("every tile begins at row 0 of y", WRITE, WRITE.replace("(row + r)", "r")),
     _tile("only the first row has a bias", WRITE, WRITE.replace("p.bias", "r == 0 ? p.bias : nullptr")),
 ]

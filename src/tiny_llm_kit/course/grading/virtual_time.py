@@ -44,16 +44,19 @@ class InlineExecutor(Executor):
         return future
 
 
-class OneSecondExecutor(Executor):
-    """An executor whose calls each take a virtual second, like a worker thread that computes.
+class SlowExecutor(Executor):
+    """An executor whose calls take virtual seconds each, like a worker thread that computes.
 
     The event loop runs meanwhile.
     """
 
+    def __init__(self, seconds: float = 1):
+        self.seconds = seconds
+
     def submit(self, fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future:
         future: Future = Future()
         future.set_running_or_notify_cancel()  # as in a thread: what has begun cannot be cancelled
-        asyncio.get_running_loop().call_later(1, future.set_result, fn(*arguments, **options))
+        asyncio.get_running_loop().call_later(self.seconds, future.set_result, fn(*arguments, **options))
         return future
 
 

@@ -20,7 +20,7 @@ from ...server.background_server import BackgroundServer
 from ...server.server import ServerOptions, create_app
 from ...solution_types import RequestStream, ServingPackage
 from ..fakes.fake_engine import FakeAnswer, FakeEngine
-from ..grading.virtual_time import OneSecondExecutor, VirtualTimeLoop, run_virtually
+from ..grading.virtual_time import SlowExecutor, VirtualTimeLoop, run_virtually
 
 MODEL, QUESTION = "tiny-qwen3", "What is a KV cache?"
 ROWS, PLACES = 3, 4  # answers that run, and that are open
@@ -66,7 +66,7 @@ def _readers(s: ServingPackage, console: Console) -> None:
 async def _run(s: ServingPackage, clock: VirtualTimeLoop, read: dict[str, dict[int, str]]) -> str:
     loop: Any = s.EngineLoop(PLACES)  # with another worker, and an engine and answers that are fakes
     loop._worker.shutdown()
-    loop._worker = OneSecondExecutor()
+    loop._worker = SlowExecutor()
     await loop.open(lambda: FakeEngine(ROWS))
     serving = asyncio.create_task(loop.serve())
     streams = {name: loop.submit([FakeAnswer(text)]) for name, (_, text, _) in READERS.items()}
