@@ -16,10 +16,11 @@ from tiny_llm_kit.course.capabilities import ends_at_a_blank, load, network_opti
 from tiny_llm_kit.engine.arguments import DTYPES, model_argument, whole_number
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm_engine import LLMEngine
-from tiny_llm_kit.engine.loading import load_network
+from tiny_llm_kit.engine.loading import Loading, load_network, random_network
+from tiny_llm_kit.engine.open_engine import open_engine
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.solution import resolve_serving
-from tiny_llm_kit.engine.weights.random_weights import SHAPES, RandomCheckpoint, random_network, shape
+from tiny_llm_kit.engine.weights.random_weights import SHAPES, RandomCheckpoint, shape
 from tiny_llm_kit.trace.chunk_sweep import ADAPTIVE, NAMES, Progress, figures_of, shown, sweep
 from tiny_llm_kit.trace.provenance import provenance
 from tiny_llm_kit.trace.samples import in_turns
@@ -121,9 +122,9 @@ def runner_of(plan: SweepPlan, port: Port, solution: str) -> Any:
 def engine_maker(plan: SweepPlan, port: Port, solution: str) -> EngineOf:
     """Week 3's engine on the same model, or on random weights of the same shape."""
     if plan.config:
-        network, _ = random_network(port, plan.model, plan.config, plan.layers, None)
+        network, _ = random_network(port, shape(plan.config, plan.layers))
     else:
-        network, _ = load_network(port, plan.model, "week3", **network_options(solution, port.name))
+        network, _ = load_network(port, plan.model, "week3", Loading(**network_options(solution, port.name)))
 
     def engine_of(budget: int, workload: Workload) -> LLMEngine:
         options = EngineOptions(
@@ -132,7 +133,7 @@ def engine_maker(plan: SweepPlan, port: Port, solution: str) -> EngineOf:
             max_model_len=workload.max_seq_len,
             enforce_eager=True,
         )
-        return LLMEngine(port, network, EndlessTokenizer(), options)
+        return open_engine(port, network, EndlessTokenizer(), options)
 
     return engine_of
 

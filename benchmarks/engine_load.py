@@ -107,7 +107,7 @@ class Counts:
             "preemptions": self.preemptions,
             "peak_blocks": self.peak_blocks,
             "num_blocks": self._engine.allocator.num_blocks,
-            "compiled_shapes": self._engine.num_shapes,
+            "compiled_shapes": self._engine.shapes.num_shapes,
             "setup_seconds": self._engine.setup_seconds,
             "scheduled_tokens": waste.tokens,
             "computed_tokens": waste.padded_tokens,

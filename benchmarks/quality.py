@@ -21,7 +21,7 @@ from tiny_llm_kit.course.capabilities import ends_at_a_blank
 from tiny_llm_kit.engine.arguments import model_argument
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.llm_engine import LLMEngine
-from tiny_llm_kit.engine.loading import load_checkpoint, load_network, mlp_options
+from tiny_llm_kit.engine.loading import Loading, load_checkpoint, load_network, mlp_options
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
 from tiny_llm_kit.engine.weights.random_weights import QuantizedCheckpoint
@@ -139,7 +139,7 @@ def network_of(port: Port, model: str, way: Way) -> Any:
     if way.bits is not None:
         stored = weights.config.quantization
         if stored is not None and stored.bits == way.bits:
-            return load_network(port, model, "week3", rounds_activations=rounds)[0]
+            return load_network(port, model, "week3", Loading(rounds_activations=rounds))[0]
         weights = QuantizedCheckpoint(weights, WeightQuantizer(port, way.bits, rounds))
     return port.Qwen3ModelWeek3(weights, attention="device", **mlp_options(port, weights.config))
 

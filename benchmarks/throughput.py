@@ -17,10 +17,12 @@ from typing import Any
 from tiny_llm_kit.course.address import Day
 from tiny_llm_kit.course.capabilities import ends_at_a_blank, network_options
 from tiny_llm_kit.engine.arguments import DTYPES, model_argument
+from tiny_llm_kit.engine.job import Job
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.parallel.job import Job
+from tiny_llm_kit.engine.load_job import config_of, draft_network_of, loading_of, network_of, rounds_of
+from tiny_llm_kit.engine.loading import random_network
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, random_network
+from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint
 from tiny_llm_kit.model.quantization import QUANTIZATIONS
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.terminal import command
@@ -128,7 +130,8 @@ def measure(
     port.backend_module.set_threads(plan.threads)
     job = job_of(plan, port, loading)
     tokenizer: Any = EndlessTokenizer() if plan.has_random_weights else load_tokenizer(plan.model)
-    longest, vocabulary = job.config.max_position_embeddings, job.config.vocab_size
+    config = config_of(job)
+    longest, vocabulary = config.max_position_embeddings, config.vocab_size
     check_context(plan.input_len + plan.output_len, longest)
     size = DatasetSize(plan.num_prompts, plan.input_len, plan.output_len, vocabulary)
     workloads = [
@@ -187,17 +190,17 @@ def job_of(plan: ThroughputPlan, port: Port, loading: Mapping[str, Any]) -> Job:
     where = solution, port.name, port.device, plan.dtype, plan.model, plan.quantization
     head = {"head_quantization": plan.head_quantization}
     if plan.has_random_weights:
-        return Job(*where, random_weights={"config": plan.config, "layers": plan.layers, **head})
-    return Job(*where, load_options={**loading, **head})
+        return Job(*where, head, random_weights={"config": plan.config, "layers": plan.layers})
+    return Job(*where, {**loading, **head})
 
 
 def activations_of(plan: ThroughputPlan, job: Job, port: Port) -> list[str]:
     """A note on the activations that our engine multiplies by quantised weights, for each number of bits."""
-    rounds = job.rounds_activations(port)
+    rounds = rounds_of(job, port)
     if rounds is None:
         return []
     bits = dict.fromkeys(QUANTIZATIONS[each] for each in (plan.quantization, plan.head_quantization) if each)
-    if (stored := job.config.quantization) is not None:
+    if (stored := config_of(job).quantization) is not None:
         bits |= dict.fromkeys(sorted(stored.all_bits))
     return [f"{OURS}: {each} bits with {rounds(each) or 'float'} activations" for each in bits]
 
@@ -205,10 +208,8 @@ def activations_of(plan: ThroughputPlan, job: Job, port: Port) -> list[str]:
 def model_of(port: Port, job: Job) -> tuple[Any, RandomCheckpoint | None]:
     """The whole network in this process, and its checkpoint if the weights are random."""
     if job.random_weights:
-        rounds = job.rounds_activations(port)
-        given = {**job.random_weights, "rounds_activations": rounds}
-        return random_network(port, job.model, quantization=job.quantization, **given)
-    return job.network(port, None)[0], None
+        return random_network(port, config_of(job), loading_of(job, port))
+    return network_of(job, port)[0], None
 
 
 def engines(plan: ThroughputPlan, port: Port, job: Job, room: int, tokenizer: Any) -> dict[str, Any]:
@@ -231,7 +232,7 @@ def engines(plan: ThroughputPlan, port: Port, job: Job, room: int, tokenizer: An
         return found
     network, checkpoint = model_of(port, job)
     if size == 1:
-        draft = {"draft_network": job.draft_network(port)}
+        draft = {"draft_network": draft_network_of(job, port)}
         found[OURS] = OurGenerator(LLM.of(port, network, tokenizer, **options, **draft), plan.threads)
         network = found[OURS].llm.engine.network  # whose weights are packed already, if it was compiled
     for name in plan.compare:

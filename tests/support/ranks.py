@@ -6,9 +6,8 @@ from typing import Any, cast
 from tiny_llm_kit.course.fakes.lockstep import LockstepGroup, LockstepRunner
 from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint, rank_checkpoint
 from tiny_llm_kit.engine.packed_runner import PackedRunner
-from tiny_llm_kit.engine.parallel.rank_part import RankPart
-from tiny_llm_kit.engine.parallel.stage_part import StagePart
 from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.weights.rank_parts import RankPart, StagePart
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.solution_types import Array, ServingPackage
 

@@ -20,8 +20,9 @@ from benchmarks.throughput_report import latencies as latencies_table
 from book.tools import screens
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.loading import random_network
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.weights.random_weights import random_network
+from tiny_llm_kit.engine.weights.random_weights import shape
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.trace import provenance
 from tiny_llm_kit.trace.serve import EndlessTokenizer
@@ -122,7 +123,7 @@ def test_a_result_says_with_which_activations(bench, activations):
 def test_a_late_prompt_meets_the_same_batch_under_every_policy(variant):
     """`arrives` counts decode steps: the first request has a token of its prompt, and one of each of the four."""
     port = Port("tiny_llm_ref", installed_backends()[-1], "cpu", "float32")
-    network, _ = random_network(port, "tiny-qwen3", "tiny-qwen3", 1, None)
+    network, _ = random_network(port, shape("tiny-qwen3", 1))
     options = {
         "max_num_batched_tokens": 8,
         "max_num_seqs": 4,
@@ -151,7 +152,7 @@ def test_a_late_prompt_meets_the_same_batch_under_every_policy(variant):
 def test_a_run_keeps_the_engines_own_listeners():
     """They hear what happens, and are there afterwards."""
     port = Port("tiny_llm_ref", installed_backends()[-1], "cpu", "float32")
-    network, _ = random_network(port, "tiny-qwen3", "tiny-qwen3", 1, None)
+    network, _ = random_network(port, shape("tiny-qwen3", 1))
     llm = LLM.of(port, network, EndlessTokenizer(), max_num_seqs=2, block_size=8, max_model_len=32)
     heard = []
     llm.engine.listeners.append(heard.append)

@@ -365,7 +365,7 @@ def test_quantized_weights_answer_as_the_plain_ones_do(ask, port, bits):
 @pytest.mark.parametrize("port", installed_backends())
 def test_what_is_quantized_are_the_layers_and_attention_is_the_devices(port):
     b = Port("tiny_llm_ref", port, "cpu")
-    network, _ = loading.load_network(b, "tiny-qwen3", "week2", "4bit")
+    network, _ = loading.load_network(b, "tiny-qwen3", "week2", loading.Loading("4bit"))
     plain, _ = loading.load_network(b, "tiny-qwen3", "week2")
     assert isinstance(network.layers[0].wq, b.QuantizedWeights)
     assert network.layers[0].wq.nbytes < plain.layers[0].wq.nbytes / 4

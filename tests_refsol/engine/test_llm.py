@@ -722,7 +722,7 @@ EFFECTS = {
     "policy": ("separate", lambda llm: llm.engine.scheduler.mixed_steps),
     "latency_target": (60.0, lambda llm: getattr(llm.engine.scheduler, "latency_target", None)),
     "scale_chunks_by_load": (True, lambda llm: [type(rule) for rule in llm.engine.scheduler.prompt_rules]),
-    "enforce_eager": (False, lambda llm: llm.engine.is_compiled),
+    "enforce_eager": (False, lambda llm: llm.engine.shapes.is_compiled),
     "bucketing_strategy": ("linear", lambda llm: llm.engine.runner.buckets),
     "cpu_products": ("usual", None),  # in test_products.py
     "activations": ("float", None),  # in test_native_quantized.py
@@ -776,7 +776,7 @@ def test_policies_by_name_change_no_answer(make, policy):
     whole = {"max_num_batched_tokens": None} if policy in ("static", "orca") else {}
     llm = make(policy=policy, **whole)
     assert texts(llm.generate(PROMPTS, SIX)) == texts(make().generate(PROMPTS, SIX))
-    assert (llm.engine.profile is not None) == (policy == "slack")
+    assert (llm.engine.planning.profile is not None) == (policy == "slack")
     assert llm.engine.allocator.num_free == llm.engine.allocator.num_blocks, "measuring takes no block"
 
 
@@ -795,9 +795,9 @@ def test_the_slack_scheduler_with_padded_steps(make, seqs, budget):
 def test_a_measured_profile_is_one_of_this_machine(make):
     """Its lines rise, and the budget that follows from them holds when it is run."""
     engine = make(policy="slack", latency_target=60.0).engine
-    assert engine.profile.math.b >= 0 and engine.profile.seconds(24, 2) > 0
+    assert engine.planning.profile.math.b >= 0 and engine.profile.seconds(24, 2) > 0
     timer = StepTimer(engine.names, engine.runner, engine.options.block_size, 4)
-    assert engine.profile.token_budget(60.0, 8, most=24, decodes=1, measure=timer.seconds) == 24
+    assert engine.planning.profile.token_budget(60.0, 8, most=24, decodes=1, measure=timer.seconds) == 24
 
 
 def test_the_pool_of_a_cpu_holds_what_its_requests_can_use(make):
@@ -839,14 +839,16 @@ def test_an_option_that_cannot_be_is_one_line(make, options, says):
 
 
 def test_on_a_cpu_nothing_is_compiled_unless_somebody_asks(make):
-    assert not make().engine.is_compiled and not make(enforce_eager=True).engine.is_compiled
-    assert make().engine.num_shapes == 0
+    assert not make().engine.shapes.is_compiled and not make(enforce_eager=True).engine.shapes.is_compiled
+    assert make().engine.shapes.num_shapes == 0
 
 
 def test_a_compiled_model_gives_the_same_answers(make, quick_compiler):
     """Every shape is run before the first request; torch's graphs take any number of rows, MLX's have buckets."""
     compiled, eager = make(enforce_eager=False), make(enforce_eager=True)
-    assert compiled.engine.setup_seconds > eager.engine.setup_seconds and compiled.engine.num_shapes > 1
+    assert (
+        compiled.engine.setup_seconds > eager.engine.setup_seconds and compiled.engine.shapes.num_shapes > 1
+    )
     assert texts(compiled.generate(PROMPTS, SIX)) == texts(eager.generate(PROMPTS, SIX))
     sizes = compiled.engine.port.given.fixed_sizes("cpu")
     assert (compiled.engine.runner.buckets is not None) == ("tokens" in sizes)
@@ -915,7 +917,7 @@ def test_a_warm_up_runs_every_shape_with_a_bar(make, monkeypatch):
         lambda self, task, *, completed, total: told.append((completed, total)),
     )
     engine = make(bucketing_strategy="exponential", max_num_seqs=2, max_model_len=16).engine
-    engine.warm_up()
+    engine.shapes.warm_up(engine.runner)
     count = len(engine.runner.buckets.warm_up_list())
     assert told == [(done, count) for done in range(1, count + 1)]
 
@@ -1000,7 +1002,7 @@ def test_the_environment_chooses_the_backend_where_nobody_does(monkeypatch):
 def test_each_package_exports_the_engine_bound_to_itself(package, monkeypatch):
     """The reference the product's own, the learner's one that knows what is blank."""
     jobs = []
-    monkeypatch.setattr("tiny_llm_kit.engine.llm.open_engine", jobs.append)
+    monkeypatch.setattr("tiny_llm_kit.engine.llm.open_job", jobs.append)
     monkeypatch.setattr(capabilities, "blank_tasks", lambda solution, backend: {Task(3, 4, 1)})
     package.LLM(backend="torch", max_num_seqs=2)
     assert jobs[0].solution == package.__name__ and jobs[0].options.max_num_seqs == 2

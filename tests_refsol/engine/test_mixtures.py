@@ -16,12 +16,12 @@ from models.eval.evaluated_models import week_2_logits
 from support.close import assert_close
 from tiny_llm_given.torch import hpu_mixture
 from tiny_llm_kit.course.fakes.lockstep import LockstepError, LockstepGroup, LockstepRunner
+from tiny_llm_kit.engine.job import Job
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_checkpoint, load_network
-from tiny_llm_kit.engine.parallel.job import Job
-from tiny_llm_kit.engine.parallel.rank_part import RankPart, check_ranks
-from tiny_llm_kit.engine.parallel.stage_part import StagePart
+from tiny_llm_kit.engine.load_job import network_of
+from tiny_llm_kit.engine.loading import Division, Loading, load_checkpoint, load_network
 from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.weights.rank_parts import RankPart, StagePart, check_ranks
 from tiny_llm_kit.model.config import read_config
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.quantization import WeightQuantizer
@@ -79,7 +79,9 @@ def test_ranks_give_the_answers_of_one(b, whole, size, expert_parallel):
 def llm_of_ranks(b, size, **division):
     """An `LLM` whose steps run on all ranks, and their group."""
     group = LockstepGroup(size, b.backend_module)
-    loaded = [load_network(b, FOLDER, "week3", group=rank, **division) for rank in group.ranks]
+    loaded = [
+        load_network(b, FOLDER, "week3", Loading(division=Division(rank, **division))) for rank in group.ranks
+    ]
     llm = LLM.of(b, *loaded[0], **TIGHT)
     others = [llm.engine.shapes.new_runner(network) for network, _ in loaded[1:]]
     llm.engine.runner = LockstepRunner(group, [llm.engine.runner, *others])
@@ -132,7 +134,7 @@ def test_the_option_of_an_llm_shares_the_experts(b):
     for option in (False, True):
         options = {"tensor_parallel_size": 2, "enable_expert_parallel": option}
         job = Job("ref", b.name, "cpu", "float32", str(FOLDER), None, {}, options)
-        mlp = job.network(b, rank)[0].layers[1].mlp
+        mlp = network_of(job, b, rank)[0].layers[1].mlp
         assert type(mlp) is (b.ExpertParallelMixture if option else b.SummedMixture) and mlp.group is rank
         held = mlp if option else mlp.mixture
         assert len(held.w_down) == (EXPERTS // 2 if option else EXPERTS)
@@ -165,7 +167,7 @@ def test_quantised_experts_are_the_dequantised_ones(b, bits):
     again = b.quantize_matrix(one, WeightQuantizer(b, bits).group_size, bits)
     wanted = b.numpy(b.quantized_linear(x, b.prepare_weights(again)))
     assert_close(b.numpy(stack[2](x)), wanted, atol=1e-6, idea="an expert's own levels")
-    llm = LLM.of(b, *load_network(b, FOLDER, "week3", f"{bits}bit"), **TIGHT)
+    llm = LLM.of(b, *load_network(b, FOLDER, "week3", Loading(f"{bits}bit")), **TIGHT)
     assert "prompt" in texts(llm)[0]
 
 

@@ -12,8 +12,9 @@ from support.float16_scales import in_float16
 from support.packed import PackedServing
 from support.ranks import logits_of_two_steps
 from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
+from tiny_llm_kit.engine.job import Job
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.parallel.job import Job
+from tiny_llm_kit.engine.load_job import rounds_of
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling import product_choice, quantized_choice
 from tiny_llm_kit.model.checkpoint import Checkpoint
@@ -285,12 +286,12 @@ def test_doctor_says_what_was_chosen(monkeypatch, port, measured, forget):
 def test_who_decides(monkeypatch, port, measured, variable, options, expected):
     monkeypatch.setenv(product_choice.VARIABLE, variable)
     job = Job("tiny_llm_ref", port.name, "cpu", "bfloat16", "tiny-qwen3", "4bit", engine_options=options)
-    assert job.rounds_activations(port)(4) == expected
+    assert rounds_of(job, port)(4) == expected
 
 
 def test_a_plain_model_measures_nothing_and_rounds_nothing(port, measured):
     job = Job("tiny_llm_ref", port.name, "cpu", "bfloat16", "tiny-qwen3", None)
-    assert job.rounds_activations(port) is None and not measured
+    assert rounds_of(job, port) is None and not measured
     with pytest.raises(ValueError, match='activations is "int8", and no weight is quantised: quantise'):
         LLM(activations="int8", backend=port.name, device="cpu")
 

@@ -6,8 +6,8 @@ import pytest
 from support.ranks import stages_of
 from tiny_llm_kit.course.fakes.lockstep import LockstepGroup
 from tiny_llm_kit.course.grading.goldens import small_model
-from tiny_llm_kit.engine.loading import load_checkpoint, load_network
-from tiny_llm_kit.engine.parallel.stage_part import StagePart
+from tiny_llm_kit.engine.loading import Division, Loading, load_checkpoint, load_network
+from tiny_llm_kit.engine.weights.rank_parts import StagePart
 from tiny_llm_kit.repo import MODELS
 
 SHIPPED = MODELS / "tiny-qwen3"
@@ -40,7 +40,7 @@ def test_more_stages_than_layers_are_refused(b, s):
     with pytest.raises(
         ValueError, match="pipeline_parallel_size is 5, and the model has 4 layers: give at most 4"
     ):
-        load_network(b, SHIPPED, "week3", group=group.ranks[1], stages=True)
+        load_network(b, SHIPPED, "week3", Loading(division=Division(group.ranks[1], stages=True)))
 
 
 def test_a_stage_between_two_others_has_no_table(b, s):

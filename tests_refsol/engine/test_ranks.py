@@ -16,11 +16,11 @@ import pytest
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
+from tiny_llm_kit.engine.other_ranks import RankError
 from tiny_llm_kit.engine.parallel import ranks as ranks_module
-from tiny_llm_kit.engine.parallel.channel import Channel
-from tiny_llm_kit.engine.parallel.meeting_point import Contact, MeetingPoint, RankError
+from tiny_llm_kit.engine.parallel.channel import Channel, step_of
+from tiny_llm_kit.engine.parallel.meeting_point import Contact, MeetingPoint
 from tiny_llm_kit.engine.parallel.ranks import Ranks
-from tiny_llm_kit.engine.parallel.step_message import step_of
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref import SamplingParams, serving
@@ -79,7 +79,7 @@ def test_a_rank_that_is_killed_ends_the_engine_with_one_line(pair):
 
 STAGES = """
 import json, sys
-from tiny_llm_kit.engine.parallel.stage_spans import take_spans
+from tiny_llm_kit.engine.parallel.timed_group import take_spans
 from tiny_llm_ref import LLM, SamplingParams
 model, backend, chats, options, params = json.loads(sys.argv[1])
 params = [SamplingParams(**each) for each in params]

@@ -17,9 +17,9 @@ from support.ranks import served_by, shards_of
 from tiny_llm_kit.course.fakes.lockstep import LockstepError, LockstepGroup, LockstepRunner
 from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_checkpoint, load_network
-from tiny_llm_kit.engine.parallel.rank_part import RankPart
-from tiny_llm_kit.engine.weights.random_weights import random_network
+from tiny_llm_kit.engine.loading import Division, Loading, load_checkpoint, load_network, random_network
+from tiny_llm_kit.engine.weights.random_weights import shape
+from tiny_llm_kit.engine.weights.rank_parts import RankPart
 from tiny_llm_kit.model.quantization import WeightQuantizer
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref import SamplingParams, serving
@@ -40,7 +40,7 @@ def whole(b):
 def llm_of_ranks(b, size, **options):
     """An `LLM` whose steps run on all ranks."""
     group = LockstepGroup(size, b.backend_module)
-    loaded = [load_network(b, SHIPPED, "week3", group=rank) for rank in group.ranks]
+    loaded = [load_network(b, SHIPPED, "week3", Loading(division=Division(rank))) for rank in group.ranks]
     llm = LLM.of(b, *loaded[0], **options)
     others = [llm.engine.shapes.new_runner(network) for network, _ in loaded[1:]]
     llm.engine.runner = LockstepRunner(group, [llm.engine.runner, *others])
@@ -212,6 +212,6 @@ def test_groups_of_stored_words_are_not_cut(b, s):
 
 def test_random_weights_have_the_shapes_of_a_rank(b, s):
     group = LockstepGroup(2, b.backend_module)
-    network, _ = random_network(b, "tiny-qwen3", None, 1, None, group=group.ranks[1])
+    network, _ = random_network(b, shape("tiny-qwen3", 1), Loading(division=Division(group.ranks[1])))
     assert network.config.num_attention_heads == 2
     assert network.vocab_rows == 1760

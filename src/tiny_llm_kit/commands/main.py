@@ -37,7 +37,7 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
     Raises:
         ValueError: an option is out of range, there is no such device, or the model's files are unusable.
     """
-    from ..engine.loading import ENGINES, load_network
+    from ..engine.loading import ENGINES, Loading, load_network
     from ..engine.port import Port
     from ..engine.solution import resolve_serving
 
@@ -49,8 +49,8 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
         return open_engine(options)
     port = Port(options.solution, options.backend, options.device, options.dtype)
     port.seed(options.seed)
-    loaded = network_options(options.solution, options.backend)
-    network, tokenizer = load_network(port, options.model, options.loader, options.quantize, **loaded)
+    plan = Loading(options.quantize, **network_options(options.solution, options.backend))
+    network, tokenizer = load_network(port, options.model, options.loader, plan)
     greedy = options.temperature == 0
     return TerminalSession(
         port=port,

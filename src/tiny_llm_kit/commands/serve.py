@@ -14,8 +14,8 @@ from ..course.capabilities import engine_options as filled_options
 from ..course.doctor.probe import why_no_kernels
 from ..engine.arguments import add_engine_arguments, add_model_arguments, engine_options
 from ..engine.engine_options import check_policy
+from ..engine.job import Job
 from ..engine.llm import LLM
-from ..engine.parallel.job import Job
 from ..engine.parallel.start import follow_if_launched
 from ..engine.solution import SOLUTIONS, resolve_serving
 from ..engine.weights.random_weights import check_layers

@@ -14,15 +14,17 @@ from ..model.quantization import QUANTIZATIONS
 from .backends.installation import backend_of_environment, default_port
 from .engine_options import EngineOptions, check_policy
 from .engine_request import EngineRequest
+from .job import Job
 from .llm_engine import LLMEngine
+from .load_job import config_of, draft_network_of, network_of, port_of
+from .open_engine import open_engine
 from .outputs import RequestOutput
 from .padding_waste import PaddingWaste
-from .parallel.job import Job
-from .parallel.rank_part import check_ranks
 from .parallel.start import ranks_of
 from .port import Port
 from .progress_bar import GenerationBar
 from .vllm_arguments import check_call, plain_dtype, without_vllms
+from .weights.rank_parts import check_ranks
 
 PLAIN = "generate continues texts as they are, and this is a chat model: chat(messages) applies its template"
 
@@ -44,7 +46,7 @@ class LLM:
         device: "auto", "cpu", "gpu", "cuda" or "hpu".
         dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
         solution: whose code runs.
-        load_options: further options of `load_network`.
+        load_options: further fields of `Loading`.
         options: of the engine, see `EngineOptions`. Arguments of vLLM's that change nothing here are taken too, with a
             warning that names them; see `vllm_arguments`.
 
@@ -79,7 +81,7 @@ class LLM:
         check_quantization("head_quantization", head_quantization)
         given = {**(load_options or {}), "head_quantization": head_quantization}
         where = solution, backend, device, plain_dtype(dtype)
-        self.engine = open_engine(Job(*where, str(model), quantization, given, asdict(checked)))
+        self.engine = open_job(Job(*where, str(model), quantization, given, asdict(checked)))
 
     @classmethod
     def of_job(cls, job: Job, tokenizer: Any = None) -> "LLM":
@@ -91,20 +93,19 @@ class LLM:
         Raises:
             As `LLM`.
         """
-        made = cls.__new__(cls)
-        made.engine = open_engine(job, tokenizer)
-        return made
+        llm = cls.__new__(cls)
+        llm.engine = open_job(job, tokenizer)
+        return llm
 
     @classmethod
     def of(
         cls, port: Port, network: Any, tokenizer: Any, *, draft_network: Any = None, **options: Any
     ) -> "LLM":
         """An `LLM` of a model that is loaded already, as is the draft model of `speculative_config`, if any."""
-        made = cls.__new__(cls)
-        made.engine = LLMEngine(
-            port, network, tokenizer, EngineOptions(**options), draft_network=draft_network
-        )
-        return made
+        llm = cls.__new__(cls)
+        checked = EngineOptions(**options)
+        llm.engine = open_engine(port, network, tokenizer, checked, draft_network=draft_network)
+        return llm
 
     def generate(
         self, prompts: Any, sampling_params: Any = None, use_tqdm: bool = True, **vllms: Any
@@ -275,7 +276,7 @@ class _TextStream:
             self._tokens, self._characters = tokens, len(text)
 
 
-def open_engine(job: Job, tokenizer: Any = None) -> LLMEngine:
+def open_job(job: Job, tokenizer: Any = None) -> LLMEngine:
     """The engine of a job, with the other ranks that it asks for.
 
     Args:
@@ -285,16 +286,17 @@ def open_engine(job: Job, tokenizer: Any = None) -> LLMEngine:
         RankError: a rank cannot start.
         As `LLM`.
     """
-    port, options = job.port(), job.options
+    port, options = port_of(job), job.options
     check_policy(port.serving, options.policy)
     if options.num_ranks > 1:  # checked before any process is started
-        check_ranks(port.serving, job.config, options.tensor_parallel_size, options.enable_expert_parallel)
-        port.serving.stage_layers(job.config.num_hidden_layers, options.pipeline_parallel_size, 0)
+        config = config_of(job)
+        check_ranks(port.serving, config, options.tensor_parallel_size, options.enable_expert_parallel)
+        port.serving.stage_layers(config.num_hidden_layers, options.pipeline_parallel_size, 0)
     ranks = ranks_of(port, job)
     try:
-        network, own = job.network(port, ranks.group)
-        draft = job.draft_network(port)
-        return LLMEngine(port, network, tokenizer or own, options, ranks=ranks, draft_network=draft)
+        network, models_own = network_of(job, port, ranks.group)
+        draft = draft_network_of(job, port)
+        return open_engine(port, network, tokenizer or models_own, options, ranks=ranks, draft_network=draft)
     except BaseException:
         ranks.close()
         raise

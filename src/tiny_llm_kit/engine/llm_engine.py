@@ -1,130 +1,114 @@
-"""Week 3's engine around one loaded model: pool, allocator, scheduler, and the loop that serves requests."""
+"""Week 3's engine: serves requests with a runner and a scheduler that `open_engine` has made."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ..solution_types import BlockAllocator, Event, ServingPackage
 from ..terminal import interrupts_kept
 from .backends.grammar import CompiledGrammar
-from .engine_options import EngineLimits, EngineOptions
+from .engine_options import EngineOptions
 from .engine_request import EngineRequest
-from .parallel.ranks import Alone, Ranks
+from .other_ranks import OtherRanks
+from .packed_runner import PackedRunner
 from .parallel_sampling import ParallelSampling
+from .planning import Planning
 from .port import Port
-from .profiling.attention_choice import has_chunk_kernel
-from .profiling.engine_profiling import measured_num_blocks, measured_profile
-from .profiling.product_choice import choose_products
 from .request_factory import RequestFactory
-from .speculation.speculation import Speculation, draft_model
+from .speculation.speculation import Speculation
 from .step_shapes import StepShapes
 
 NO_PROMPT_ROWS = (
     "prompt_logprobs needs steps of any number of sampled rows, and these are padded: use enforce_eager=True without "
     "bucketing_strategy"
 )
-TILE = 64  # tokens: what sizes that a policy chooses are multiples of
 
 
+@dataclass(eq=False)
 class LLMEngine:
     """Serves requests with one model. An `Engine` for the loop of Day 3.6. Not for several threads at once.
 
+    `open_engine` makes its parts.
+
     Args:
         port: of the solution whose code runs.
-        network: `Qwen3ModelWeek3` of it.
         tokenizer: of the model.
-        options: see `EngineOptions`.
+        shapes: what is padded and compiled.
+        runner: runs the steps, and has the KV pools.
+        planning: makes the scheduler.
+        ranks: the others that hold a part of the model. The engine ends them.
+        products: how matrices are multiplied, in words.
+        setup_seconds: what the runner, its warm-up and measurements of steps took.
         clock: seconds, for events and metrics.
-        ranks: the others that hold a part of the model; None if there are none. The engine ends them.
-        draft_network: `Qwen3ModelWeek3` of the draft model, if the options name one.
 
-    Raises:
-        RankError: a rank is gone.
-        ValueError: the options contradict each other or the model, or no KV block fits.
+    Attributes:
+        listeners: called with each event of the scheduler.
     """
 
-    def __init__(
-        self,
-        port: Port,
-        network: Any,
-        tokenizer: Any,
-        options: EngineOptions,
-        clock: Callable[[], float] = time.perf_counter,
-        ranks: Alone | Ranks | None = None,
-        draft_network: Any = None,
-    ):
-        self.port, self.tokenizer, self.options, self.clock = port, tokenizer, options, clock
-        self.names = port.serving
-        self.limits = limits = EngineLimits.of(options, self.names, network.config)
-        self.max_model_len, self.max_num_batched_tokens = limits.max_model_len, limits.max_num_batched_tokens
-        self.is_closed = False
-        self.listeners: list[Callable[[Any], object]] = []  # called with each event of the scheduler
+    port: Port
+    tokenizer: Any
+    shapes: StepShapes
+    runner: PackedRunner
+    planning: Planning
+    ranks: OtherRanks = field(default_factory=OtherRanks)
+    products: str = ""
+    setup_seconds: float = 0.0
+    clock: Callable[[], float] = time.perf_counter
+    listeners: list[Callable[[Event], object]] = field(default_factory=list, init=False)
+    is_closed: bool = field(default=False, init=False)
+
+    def __post_init__(self):
         self._open: dict[int, EngineRequest] = {}  # by the number of each sequence that has not ended
-        self.ranks = ranks or Alone()
-        # Several ranks share the cores, so that what one of them measures says little.
-        wanted = options.cpu_products if self.ranks.size == 1 else "usual"
-        self.products = choose_products(port, network, wanted, options.enforce_eager is False)
-        port.given.use_native_layers(network, has_chunk_kernel(port, wanted))
-        num_blocks = measured_num_blocks(port, self.names, network, options, limits, self.ranks)
-        self.shapes = StepShapes(port, self.names, options, limits, num_blocks)
-        start = time.perf_counter()
-        self.ranks.make_pools(num_blocks)
-        self.runner = self.shapes.new_runner(network, self.ranks)
-        self.network = self.runner.model  # compiled, if anything is
-        if self.is_compiled:
-            self.warm_up()
-        slack = options.policy == "slack"
-        self.profile = measured_profile(self.names, self.runner, options, limits) if slack else None
-        self.speculation = self._make_speculation(draft_network)
         self._requests = RequestFactory(
             self.names,
-            tokenizer,
+            self.tokenizer,
             vocab_size=self.runner.vocab_size,
             max_model_len=self.max_model_len,
-            pool_tokens=self.runner.num_blocks * options.block_size,
-            seed=options.seed,
+            pool_tokens=self.runner.num_blocks * self.options.block_size,
+            seed=self.options.seed,
         )
-        self.setup_seconds = time.perf_counter() - start  # most of it compiles, if anything is compiled
-        self._make_scheduler()
+        self._start_scheduler()
+
+    def _start_scheduler(self) -> None:
+        self.scheduler = self.planning.scheduler(self.runner, self.clock, self._emit)
+        self._parallel = ParallelSampling(self.scheduler.enqueue)
 
     @property
-    def is_compiled(self) -> bool:
-        """Whether the model was compiled before the first request."""
-        return self.shapes.is_compiled
+    def names(self) -> ServingPackage:
+        """The module `serving` of the solution."""
+        return self.planning.names
 
     @property
-    def num_shapes(self) -> int:
-        """Shapes of a step that were compiled or captured."""
-        return self.shapes.num_shapes
+    def options(self) -> EngineOptions:
+        return self.planning.options
 
-    def warm_up(self) -> None:
-        """Runs every shape that a step can have once, with a progress bar on a terminal."""
-        self.shapes.warm_up(self.runner)
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of a prompt and its answer."""
+        return self.planning.limits.max_model_len
 
-    def _make_speculation(self, draft_network: Any) -> Speculation | None:
-        config = self.options.speculation
-        if config is None:
-            return None
-        where = self.options, self.limits, self.runner
-        if config.method == "ngram":
-            proposer = self.names.PromptLookup(*config.lookup)
-        else:
-            proposer = draft_model(self.port, draft_network, *where)
-        return Speculation(self.names, *where, config, proposer)
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Tokens of a step."""
+        return self.planning.limits.max_num_batched_tokens
 
-    def _policy_options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"long_prefill_token_threshold": self.options.long_prefill_token_threshold}
-        if self.profile is not None:
-            options |= {"profile": self.profile, "latency_target": self.options.latency_target}
-            options["tile"] = min(TILE, self.max_num_batched_tokens)
-        return options
+    @property
+    def network(self) -> Any:
+        """The model, compiled, if anything is."""
+        return self.runner.model
 
-    def _load_chunker(self) -> Any:
-        """Chunks in multiples of a tile, up to what a step has beside the most decodes."""
-        most = max(1, self.max_num_batched_tokens - self.options.max_num_seqs)
-        tile = min(TILE, most)
-        return self.names.LoadChunker(range(tile, most + 1, tile))
+    @property
+    def allocator(self) -> BlockAllocator:
+        """The KV blocks of the pool."""
+        return self.scheduler.allocator
+
+    @property
+    def speculation(self) -> Speculation | None:
+        """Drafts, if there are any."""
+        return self.planning.speculation
 
     def reset_prefix_cache(self) -> None:
         """Forgets every cached prefix.
@@ -136,30 +120,7 @@ class LLMEngine:
             raise RuntimeError(
                 f"answers wait or run ({self.num_open}): reset the prefix cache when they have ended"
             )
-        self._make_scheduler()
-
-    def _make_scheduler(self) -> None:
-        options = self.options
-        self.allocator = self.names.BlockAllocator(
-            self.runner.num_blocks, options.block_size, enable_prefix_caching=options.enable_prefix_caching
-        )
-        make = partial(self.names.make_scheduler, options.policy)
-        if self.speculation is not None:
-            make = self.speculation.scheduler
-        self.scheduler = make(
-            self.runner,
-            self.allocator,
-            max_num_batched_tokens=self.max_num_batched_tokens,
-            max_num_seqs=options.max_num_seqs,
-            enable_chunked_prefill=options.enable_chunked_prefill,
-            buckets=self.runner.buckets,
-            chunker=self._load_chunker() if options.scale_chunks_by_load else None,
-            queue=self.names.PriorityScheduler() if options.scheduling_policy == "priority" else None,
-            clock=self.clock,
-            on_event=self._emit,
-            **self._policy_options(),
-        )
-        self._parallel = ParallelSampling(self.scheduler.enqueue)
+        self._start_scheduler()
 
     def _emit(self, event: Any) -> None:
         if event.request is not None:
@@ -228,7 +189,7 @@ class LLMEngine:
     def add(self, request: EngineRequest) -> None:
         """Adds a request that `request` has made to the queue."""
         request.metrics.arrival_time = self.clock()
-        self._open.update(dict.fromkeys((one.request_id for one in request.sequences), request))
+        self._open.update(dict.fromkeys((sequence.request_id for sequence in request.sequences), request))
         if request.sequences:
             self._parallel.add(request.sequences)
 
@@ -283,7 +244,7 @@ class LLMEngine:
     def _abort_all(self) -> None:
         """Ends every request, whatever listeners raise meanwhile."""
         listeners = self.listeners
-        self.listeners = [*(partial(call_quietly, each) for each in listeners)]
+        self.listeners = [partial(call_quietly, listener) for listener in listeners]
         try:
             for request in list(self._open.values()):
                 request.abort()
@@ -300,7 +261,7 @@ class LLMEngine:
         self._parallel.close()
         self.ranks.close()
         self.scheduler.close()
-        del self.runner, self.network, self.scheduler, self.allocator, self._parallel, self._requests
+        del self.runner, self.scheduler, self._parallel, self._requests
 
 
 def call_quietly(listener: Callable[[Any], object], event: Any) -> None:

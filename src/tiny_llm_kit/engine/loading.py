@@ -1,4 +1,4 @@
-"""Loads a model by name: its weights on a device, a week's engine, the runner and the tokenizer.
+"""Loads a model by name: its weights on a device, a week's network, the runner and the tokenizer.
 
 Loading takes plain arguments. `course/capabilities.py` decides what a learner's code can do so far.
 """
@@ -23,12 +23,12 @@ from ..model.safetensors_folder import TensorInfo
 from ..model.tied_head import LINE as HEAD_LINE
 from ..model.tied_head import with_saved_head
 from ..model.tokenizer import Tokenizer, load_tokenizer
+from ..solution_types import ServingPackage
 from .model_runner import ModelRunner
-from .parallel.division import model_of_ranks, part_of
-from .parallel.rank_part import RankPart
-from .parallel.stage_part import StagePart
 from .port import Port, load_backend
 from .weights.parts_of_files import PartsOfFiles
+from .weights.random_weights import QuantizedCheckpoint, RandomCheckpoint
+from .weights.rank_parts import Part, RankPart, StagePart
 from .weights.stored_weights import bytes_of, check_memory, read_weights
 
 # Read from the vendor's sources, and not measured: nothing was run on a Gaudi.
@@ -87,7 +87,7 @@ def load(
         device: "auto", "cpu", "gpu", "cuda" or "hpu".
         dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
         loader: "week2"; "auto" takes the newest one.
-        quantize, keep_quantized, attention: see `load_network`.
+        quantize, keep_quantized, attention: see `Loading`.
         chunk_mask: whether the solution's own function makes the mask of a prompt's chunks; otherwise the cache does.
         seed: seed of the random draws.
         options: options of `ModelRunner`.
@@ -103,85 +103,137 @@ def load(
         raise ValueError(f"loader {loader!r}: a runner needs an engine with caches: {with_caches}")
     port = Port(solution, backend, device, dtype)
     port.seed(seed)
-    network, tokenizer = load_network(
-        port, model, loader, quantize, keep_quantized=keep_quantized, attention=attention
-    )
+    plan = Loading(quantize, keep_quantized=keep_quantized, attention=attention)
+    network, tokenizer = load_network(port, model, loader, plan)
     port.given.use_products(network, "plain")
     if chunk_mask:
         options = {"chunk_mask": port.chunked_attention_mask, **options}
     return port.runner(network, **options), tokenizer
 
 
-def load_network(
-    port: Port,
-    model: str | PathLike[str],
-    loader: str,
-    quantize: str | None = None,
-    *,
-    keep_quantized: bool = True,
-    attention: str = "device",
-    head_quantization: str | None = None,
-    rounds_activations: Callable[[int], str] | None = None,
-    group: Any = None,
-    stages: bool = False,
-    expert_parallel: bool = False,
-) -> tuple[Any, Tokenizer]:
-    """Load a week's model with its weights on the port's device, and its tokenizer.
+@dataclass(frozen=True)
+class Division:
+    """The ranks that compute a model of Week 3 together, and how they share it.
+
+    Args:
+        group: see `Group`; `rank` is this process.
+        stages: whether they share the layers, and not every matrix.
+        expert_parallel: whether they share the experts, and not every expert's matrices.
+    """
+
+    group: Any
+    stages: bool = False
+    expert_parallel: bool = False
+
+    def part(self, names: ServingPackage) -> Part:
+        """What this rank holds."""
+        place = names, self.group.rank, self.group.size
+        return StagePart(*place) if self.stages else RankPart(*place, self.expert_parallel)
+
+
+@dataclass(frozen=True)
+class Loading:
+    """A plan of loading: how weights are stored, and who computes with them.
 
     Args:
         quantize: "4bit" or "8bit" quantises the layers' weights at load; None leaves them as they are.
+        head_quantization: "4bit" or "8bit" also quantises the output head at load, see `QuantizedHead`.
         keep_quantized: whether weights that are stored quantised stay quantised; otherwise they are dequantised.
             With an explicit float32 on a CPU they are dequantised too: the usual product with 4 bits computes in bf16.
         attention: "simple", "tiled" or "device", see `Qwen3ModelWeek2`. Not used by the engine of Week 1.
-        head_quantization: "4bit" or "8bit" also quantises the output head at load, see `QuantizedHead`.
         rounds_activations: see `WeightQuantizer`.
-        group: the ranks that compute the model together, for the engine of Week 3; this process alone when None.
-        stages: whether these share the layers, and not every matrix.
-        expert_parallel: whether these share the experts, and not every expert's matrices.
+        division: the ranks that share the model, for the engine of Week 3; this process alone when None.
+    """
+
+    quantize: str | None = None
+    head_quantization: str | None = None
+    keep_quantized: bool = True
+    attention: str = "device"
+    rounds_activations: Callable[[int], str] | None = None
+    division: Division | None = None
+
+    def quantizer(self, port: Port, quantization: str | None) -> WeightQuantizer:
+        """Quantises plain matrices to "4bit" or "8bit", or leaves them as they are."""
+        return WeightQuantizer(port, QUANTIZATIONS.get(quantization or ""), self.rounds_activations)
+
+    def has_quantized(self, port: Port) -> bool:
+        """Whether matrices may be quantised: at load, or because they are stored so."""
+        rounds = self.rounds_activations
+        kept = self.keep_quantized and (not port.is_exact or bool(rounds and rounds(4)))
+        return self.quantize is not None or kept
+
+    def part(self, port: Port) -> Part | None:
+        """What this rank holds; None is all of the model."""
+        return None if self.division is None else self.division.part(port.serving)
+
+    def network(self, port: Port, loader: str, weights: Any) -> Any:
+        """The solution's model of a week, or of one of several ranks, around these weights."""
+        week = ENGINES[loader]
+        if self.head_quantization:
+            weights = QuantizedHead(weights, self.quantizer(port, self.head_quantization))
+        network = self._model(port, week, weights)
+        if week.is_packed and self.attention == "device":
+            port.given.use_packed_kernels(network)
+        return network
+
+    def _model(self, port: Port, week: Engine, weights: Any) -> Any:
+        if not week.has_caches:
+            return getattr(port, week.model)(weights)
+        options: dict[str, Any] = {} if self.attention == "simple" else {"attention": self.attention}
+        division = self.division
+        if division is None:
+            return getattr(port, week.model)(weights, **options, **mlp_options(port, weights.config))
+        if division.stages:
+            options |= mlp_options(port, weights.config)
+            return port.PipelineStage(weights, **options, group=division.group)
+        options |= mlp_options(port, weights.config, division.group)
+        return port.Qwen3ModelTensorParallel(weights, **options, group=division.group)
+
+
+AS_STORED = Loading()
+
+
+def load_network(
+    port: Port, model: str | PathLike[str], loader: str, plan: Loading = AS_STORED
+) -> tuple[Any, Tokenizer]:
+    """Load a week's model with its weights on the port's device, and its tokenizer.
 
     Raises:
         CheckpointError: the model's files are missing or unusable.
-        ValueError: `quantize` was given for an engine that reads only plain weights, or the head cannot be quantised.
+        ValueError: an engine that reads only plain weights should quantise, or the head cannot be quantised.
     """
-    week = ENGINES[loader]
-    if quantize and not week.has_caches:
+    has_caches = ENGINES[loader].has_caches
+    if plan.quantize and not has_caches:
         raise ValueError(
-            f"--quantize {quantize}: the engine of {loader} reads plain weights: choose --loader week2"
+            f"--quantize {plan.quantize}: the engine of {loader} reads plain weights: choose --loader week2"
         )
-    keeps = week.has_caches and (
-        quantize
-        or (keep_quantized and (not port.is_exact or bool(rounds_activations and rounds_activations(4))))
-    )
-    bits = QUANTIZATIONS.get(quantize or "")
-    quantizer = WeightQuantizer(port, bits, rounds_activations) if keeps else None
+    quantizer = plan.quantizer(port, plan.quantize) if has_caches and plan.has_quantized(port) else None
     tokenizer = load_tokenizer(model)
-    part = None if group is None else part_of(port, group, stages, expert_parallel)
-    weights = load_checkpoint(model, port.name, port.device, port.float_dtype, quantizer, part)
-    if head_quantization:
-        bits = QUANTIZATIONS[head_quantization]
-        weights = QuantizedHead(weights, WeightQuantizer(port, bits, rounds_activations))
-    options = {"attention": attention} if week.has_caches and attention != "simple" else {}
-    if week.has_caches:
-        options |= mlp_options(port, weights.config, group, stages)
-    if group is not None:
-        network = model_of_ranks(port, stages)(weights, **options, group=group)
-    else:
-        network = getattr(port, week.model)(weights, **options)
-    if week.is_packed and attention == "device":
-        port.given.use_packed_kernels(network)
-    return network, tokenizer
+    weights = load_checkpoint(model, port.name, port.device, port.float_dtype, quantizer, plan.part(port))
+    return plan.network(port, loader, weights), tokenizer
 
 
-def mlp_options(port: Port, config: ModelConfig, group: Any = None, stages: bool = False) -> dict[str, Any]:
+def random_network(
+    port: Port, config: ModelConfig, plan: Loading = AS_STORED
+) -> tuple[Any, RandomCheckpoint]:
+    """Week 3's network of this shape with random weights, and where they come from."""
+    part = plan.part(port)
+    checkpoint = RandomCheckpoint(
+        config if part is None else part.config(config), port.backend_module, port.float_dtype, port.device
+    )
+    weights = (
+        QuantizedCheckpoint(checkpoint, plan.quantizer(port, plan.quantize)) if plan.quantize else checkpoint
+    )
+    return plan.network(port, "week3", weights), checkpoint
+
+
+def mlp_options(port: Port, config: ModelConfig, group: Any = None) -> dict[str, Any]:
     """What a model with experts is given, so that its layers have mixtures: nothing for other models.
 
     Args:
-        group: the ranks that compute it together; None is this process alone.
-        stages: whether these share the layers, and not every matrix.
+        group: the ranks that share every layer; None is this process alone.
     """
-    if config.mixture is None:
-        return {}
-    return {"make_mlp": partial(port.mlp_of, group=None if stages else group)}
+    return {} if config.mixture is None else {"make_mlp": partial(port.mlp_of, group=group)}
 
 
 def load_checkpoint(
@@ -190,7 +242,7 @@ def load_checkpoint(
     device: str = "auto",
     dtype: str = "auto",
     quantizer: WeightQuantizer | None = None,
-    part: RankPart | StagePart | None = None,
+    part: Part | None = None,
 ) -> Checkpoint:
     """Read a model's weights onto a device, each moved and converted once.
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from ..solution_types import Array, Bucket, Buckets, PackedBatch, Sampled
 from .backend import Backend
+from .other_ranks import OtherRanks
 from .padding_waste import PaddingWaste
-from .parallel.ranks import Alone, Ranks
 
 
 class PackedRunner:
@@ -48,7 +48,7 @@ class PackedRunner:
         buckets: Buckets | None = None,
         capture: Callable[[Callable], Callable] = lambda forward: forward,
         is_captured: Callable[[Bucket | None], bool] = lambda bucket: True,
-        ranks: Alone | Ranks | None = None,
+        ranks: OtherRanks | None = None,
     ):
         self.model, self.backend_module, self.device = model, backend_module, device
         self.num_blocks, self.block_size = num_blocks, block_size
@@ -58,7 +58,7 @@ class PackedRunner:
         self.pools = pools = create_kv_pools(model, num_blocks, block_size)
         self._plain = lambda *arrays: model(arrays_of(arrays), pools)
         self._captured, self._is_captured = capture(self._plain), is_captured
-        self.buckets, self.ranks, self._inputs_of = buckets, ranks or Alone(), inputs_of
+        self.buckets, self.ranks, self._inputs_of = buckets, ranks or OtherRanks(), inputs_of
         self._pad_inputs = pad_inputs
         self.waste = PaddingWaste()
 

@@ -10,7 +10,7 @@ from .backends.candidate_filter import CandidateFilter
 from .backends.seeded_sampling import SeededSampler
 from .model_runner import ModelRunner
 from .packed_runner import PackedRunner
-from .parallel.pipelined_runner import PipelinedRunner
+from .pipelined_runner import PipelinedRunner
 
 if TYPE_CHECKING:
     from ..solution_types import ServingPackage

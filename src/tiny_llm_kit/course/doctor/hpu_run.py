@@ -83,28 +83,28 @@ class WatchedEngine:
 
     def __init__(self, port: Any):
         from ...engine.engine_options import EngineOptions
-        from ...engine.llm_engine import LLMEngine
         from ...engine.loading import load_network
+        from ...engine.open_engine import open_engine
 
-        self.port, watch = port, self
+        self.port = port
         self.moments = {"before the weights": self.now()}
 
-        class EngineWithMoments(LLMEngine):
-            def warm_up(self) -> None:
-                watch.moments["before the warm-up"] = watch.now()
-                super().warm_up()
-                watch.moments["after the warm-up"] = watch.now()
-
         network, tokenizer = load_network(port, MODEL, "week3")
-        self.engine = EngineWithMoments(port, network, tokenizer, EngineOptions(**SIZES))
+        options = EngineOptions(**SIZES)
+        self.engine = open_engine(port, network, tokenizer, options, warm_up=self._warm_up)
+
+    def _warm_up(self, shapes: Any, runner: Any) -> None:
+        self.moments["before the warm-up"] = self.now()
+        shapes.warm_up(runner)
+        self.moments["after the warm-up"] = self.now()
 
     @property
     def made(self) -> dict[str, Any]:
         engine = self.engine
         return {
             "options": SIZES,
-            "is compiled": engine.is_compiled,
-            "shapes": engine.num_shapes,
+            "is compiled": engine.shapes.is_compiled,
+            "shapes": engine.shapes.num_shapes,
             "seconds": engine.setup_seconds,
             "moments": self.moments,
         }
@@ -143,13 +143,14 @@ def served(engine: Any) -> list[list[int]]:
 def cpu_answers() -> list[list[int]]:
     """The same on this machine's CPU, in float32 and without buckets."""
     from ...engine.engine_options import EngineOptions
-    from ...engine.llm_engine import LLMEngine
     from ...engine.loading import load_network
+    from ...engine.open_engine import open_engine
     from ...engine.port import Port
 
     port = Port("ref", "torch", "cpu", "float32")
     network, tokenizer = load_network(port, MODEL, "week3")
-    return served(LLMEngine(port, network, tokenizer, EngineOptions(**SIZES, cpu_products="usual")))
+    options = EngineOptions(**SIZES, cpu_products="usual")
+    return served(open_engine(port, network, tokenizer, options))
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.parallel.rank_part import RankPart, index_of
 from ...engine.port import Port
+from ...engine.weights.rank_parts import RankPart, index_of
 from ...model.checkpoint import Checkpoint
 from ...model.config import ModelConfig
 from ...repo import ROOT

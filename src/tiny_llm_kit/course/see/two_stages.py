@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ...engine.llm import LLM
-from ...engine.parallel.stage_spans import take_spans
+from ...engine.parallel.timed_group import take_spans
 from ...engine.port import Port
 from ...solution_types import Event
 from ...trace.pipeline.gantt import legend, show_gantt

@@ -9,10 +9,10 @@ from rich.console import Console
 
 from ...engine.llm import LLM
 from ...engine.parallel.link_speed import seconds_per_sum
-from ...engine.parallel.rank_part import RankPart
 from ...engine.port import Port
 from ...engine.profiling.kv_budget import BYTES
 from ...engine.profiling.step_timer import StepTimer
+from ...engine.weights.rank_parts import RankPart
 from ...model.config import ModelConfig
 from ...model.hub import find_model
 from ...solution_types import ServingPackage

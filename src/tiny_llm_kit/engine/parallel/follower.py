@@ -11,15 +11,15 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from ..engine_options import EngineLimits
+from ..job import Job
+from ..load_job import network_of, port_of
 from ..packed_runner import PackedRunner
 from ..port import Port
 from ..step_shapes import StepShapes
-from .channel import Channel
-from .job import Job
+from .channel import Channel, step_of
 from .link_speed import run_sums
 from .meeting_point import CONTACT, Contact
 from .ranks import one_line, share_threads
-from .step_message import step_of
 from .timed_group import timed
 
 BEAT_SECONDS = 1.0
@@ -47,13 +47,13 @@ class Follower:
         """
         self.job = Job(**self.channel.receive())
         threading.Thread(target=self._beat, daemon=True).start()
-        self.port = self.job.port()
+        self.port = port_of(self.job)
         self.channel.send({"state": "ready to join"})
         if self.group is None:
             self.group = self.port.given.join_launched(self.port.device)
         self.group = timed(self.port, self.group, self.job.options.has_stages)
         share_threads(self.port, self.group.size)
-        self.network, _ = self.job.network(self.port, self.group)
+        self.network, _ = network_of(self.job, self.port, self.group)
         while True:
             self._take(self.channel.receive())
 

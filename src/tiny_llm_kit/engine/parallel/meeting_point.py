@@ -9,17 +9,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from ...terminal import FatalError
+from ..other_ranks import RankError
 from .channel import Channel
 
 # The environment of a process that the engine starts holds a `Contact` here.
 CONTACT = "TINY_LLM_RANK"
 START_SECONDS = 120.0  # until a process has come that was started
 POLL_SECONDS = 0.2
-
-
-class RankError(FatalError):
-    """A rank is gone or cannot start, so the engine is gone: only together do its ranks hold the model."""
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from queue import Empty, Queue
 from typing import Any
 
 from ...solution_types import Bucket, PackedBatch
-from .channel import Channel
-from .meeting_point import RankError
-from .step_message import step_message
+from ..other_ranks import OtherRanks, RankError
+from .channel import Channel, step_message
 
 PATIENCE_SECONDS = 10.0  # without a heartbeat
 END_SECONDS = 5.0  # for a process to end by itself
@@ -22,37 +21,13 @@ NEWS_SECONDS = 1.0  # for a rank's end to become known after a collective call h
 STUCK_SECONDS = 5.0  # for a collective call to fail after a rank's end is known
 
 
-class Alone:
-    """No other ranks: this process has the model to itself."""
-
-    group: Any = None
-    size = 1
-    has_stages = False
-    failure: str | None = None
-    on_failure: Callable[[str], object]
-
-    def make_pools(self, num_blocks: int, is_profiled: bool = False) -> None: ...
-
-    def announce(self, batch: PackedBatch, bucket: Bucket | None) -> None: ...
-
-    def computing(self) -> AbstractContextManager:
-        return nullcontext()
-
-    def close(self) -> None: ...
-
-
-class Ranks:
+class Ranks(OtherRanks):
     """The other ranks of a model, of which this process is rank 0.
 
     Args:
         channels: to them, by rank.
         processes: those that this process has started, by rank. torchrun or mlx.launch ends the others.
         has_stages: whether the ranks share the layers, and not every matrix.
-
-    Attributes:
-        group: all ranks, see `Group`; there when they have joined.
-        failure: why a rank is gone, in one line; None while all are there.
-        on_failure: called with that line, on a thread of its own.
     """
 
     def __init__(
@@ -62,9 +37,7 @@ class Ranks:
         has_stages: bool = False,
     ):
         self.channels, self.processes, self.has_stages = dict(channels), dict(processes), has_stages
-        self.group: Any = None
-        self.failure: str | None = None
-        self.on_failure: Callable[[str], object] = lambda line: None
+        self.on_failure = lambda line: None
         self._is_closing, self._failing = False, threading.Lock()
         self._has_failed, self._is_computing = threading.Event(), False
         self._replies: Queue[tuple[int, dict[str, Any]]] = Queue()
@@ -76,7 +49,6 @@ class Ranks:
 
     @property
     def size(self) -> int:
-        """Number of ranks, this one included."""
         return 1 + len(self.channels)
 
     def check(self) -> None:
@@ -119,39 +91,23 @@ class Ranks:
             RankError: one is gone.
         """
         self.send(message)
-        found: dict[int, Any] = {}
-        while len(found) < len(self.channels):
+        replies: dict[int, Any] = {}
+        while len(replies) < len(self.channels):
             with suppress(Empty):
                 rank, reply = self._replies.get(timeout=NEWS_SECONDS)
-                found[rank] = reply["reply"]
+                replies[rank] = reply["reply"]
             self.check()
-        return found
+        return replies
 
     def make_pools(self, num_blocks: int, is_profiled: bool = False) -> None:
-        """Every other rank makes KV pools of this many blocks, and a runner for them.
-
-        Args:
-            is_profiled: whether only memory is measured: then nothing is compiled.
-        """
         self.send({"pool": {"num_blocks": num_blocks, "is_profiled": is_profiled}})
 
     def announce(self, batch: PackedBatch, bucket: Bucket | None) -> None:
-        """Every other rank begins to compute a batch, or will when it has computed those before.
-
-        Raises:
-            RankError: one is gone.
-        """
         self.send(step_message(batch, bucket))
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """The body computes a batch that was announced.
-
-        If it raises, the ranks are no longer at the same call, and all others end.
-
-        Raises:
-            RankError: another rank is gone, or the body has raised.
-        """
+        """See `OtherRanks`. If the body raises, the ranks are no longer at the same call, and all others end."""
         self._is_computing = True
         try:
             self.check()

@@ -5,18 +5,19 @@ import sys
 from contextlib import ExitStack
 from typing import Any
 
+from ..job import Job
+from ..other_ranks import OtherRanks
 from ..port import Port
 from .follower import follow
-from .job import Job
 from .meeting_point import Contact, MeetingPoint, start_process
-from .ranks import PATIENCE_SECONDS, Alone, Ranks, share_threads
+from .ranks import PATIENCE_SECONDS, Ranks, share_threads
 from .timed_group import timed
 
 # One of these is in the environment of a process that torchrun or mlx.launch has started.
 LAUNCHED_BY = {"RANK", "MLX_RANK"}
 
 
-def ranks_of(port: Port, job: Job) -> Alone | Ranks:
+def ranks_of(port: Port, job: Job) -> OtherRanks:
     """The other ranks that the job's options ask for, which have joined this process.
 
     Under torchrun or mlx.launch this returns in rank 0 alone: the other processes follow it, and end with it.
@@ -28,7 +29,7 @@ def ranks_of(port: Port, job: Job) -> Alone | Ranks:
     """
     size = job.options.num_ranks
     if size == 1:
-        return Alone()
+        return OtherRanks()
     place = port.given.launched()
     if place is None:
         return started_ranks(port, job, size)

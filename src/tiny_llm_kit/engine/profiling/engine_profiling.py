@@ -4,8 +4,8 @@ from typing import Any
 
 from ...solution_types import Array, PackedBatch, ServingPackage, StepProfile
 from ..engine_options import EngineLimits, EngineOptions
+from ..other_ranks import OtherRanks
 from ..packed_runner import PackedRunner
-from ..parallel.ranks import Alone, Ranks
 from ..port import Port
 from .kv_budget import blocks_that_fit, check_pool, kv_bytes_per_token
 from .step_timer import SIZES, StepTimer, fit_line
@@ -20,7 +20,7 @@ def measured_num_blocks(
     network: Any,
     options: EngineOptions,
     limits: EngineLimits,
-    ranks: Alone | Ranks,
+    ranks: OtherRanks,
 ) -> int:
     """The KV blocks that the options ask for, or that fit beside the weights and the largest step.
 

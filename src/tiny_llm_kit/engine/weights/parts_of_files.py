@@ -11,8 +11,7 @@ from ...model.quantized_tensors import parts
 from ...model.safetensors_folder import TensorInfo
 from ...solution_types import Array, Shard
 from ..backend import Backend
-from ..parallel.rank_part import RankPart, index_of
-from ..parallel.stage_part import StagePart
+from .rank_parts import Part, index_of
 
 
 class PartsOfFiles:
@@ -39,7 +38,7 @@ class PartsOfFiles:
         files: ModelFiles,
         headers: Mapping[str, TensorInfo],
         config: ModelConfig,
-        part: RankPart | StagePart,
+        part: Part,
     ):
         self.backend_module, self._files, self._whole, self.bytes_read = backend_module, files, headers, 0
         part.config(config)  # checks that the model can be divided
@@ -54,9 +53,7 @@ class PartsOfFiles:
         return self.backend_module.from_stored(np.array(mine), info.dtype)
 
 
-def shards_of(
-    headers: Mapping[str, TensorInfo], config: ModelConfig, part: RankPart | StagePart
-) -> dict[str, Shard]:
+def shards_of(headers: Mapping[str, TensorInfo], config: ModelConfig, part: Part) -> dict[str, Shard]:
     """Each tensor's shard; those of a quantised weight's three tensors belong to the same numbers.
 
     Raises:
@@ -68,9 +65,7 @@ def shards_of(
     return found
 
 
-def quantized_shards(
-    name: str, shape: tuple[int, ...], config: ModelConfig, part: RankPart | StagePart
-) -> dict[str, Shard]:
+def quantized_shards(name: str, shape: tuple[int, ...], config: ModelConfig, part: Part) -> dict[str, Shard]:
     """The shards of words, scales and biases of a quantised weight, by name; `shape` is that of its words."""
     assert config.quantization is not None  # `check_quantized_parts` has accepted the names of these parts
     quantization = config.quantization.of(name)

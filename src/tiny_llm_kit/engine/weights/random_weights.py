@@ -1,18 +1,13 @@
 """The shapes that are measured, with random weights made in memory: speed does not depend on what a model knows."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...model.config import ModelConfig, read_config
 from ...model.detokenizer import StreamDetokenizer
-from ...model.hub import find_model
-from ...model.quantization import QUANTIZATIONS, WeightQuantizer
-from ...model.quantized_head import QuantizedHead
+from ...model.quantization import WeightQuantizer
 from ...repo import MODELS
 from ..backend import Backend
-from ..loading import mlp_options
-from ..parallel.division import model_of_ranks, part_of
 
 # As its config.json on the hub says.
 QWEN3_06B = ModelConfig(
@@ -93,49 +88,6 @@ class BlankAnswers:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
-
-
-def random_network(
-    port: Any,
-    model: str,
-    config: str | None,
-    layers: int | None,
-    quantization: str | None,
-    head_quantization: str | None = None,
-    rounds_activations: Callable[[int], str] | None = None,
-    group: Any = None,
-    stages: bool = False,
-    expert_parallel: bool = False,
-) -> tuple[Any, RandomCheckpoint]:
-    """Week 3's network with random weights, and where they come from.
-
-    Args:
-        port: of the solution.
-        model: whose shape, without `config`: a shipped name, a folder, a GGUF file or a hub id.
-        config: one of `SHAPES`.
-        layers: fewer than the shape has; None is all.
-        quantization, head_quantization: "4bit" or "8bit" quantises the layers' weights, or the output head.
-        rounds_activations: see `WeightQuantizer`.
-        group: the ranks that compute the network together; None is this process alone.
-        stages: whether these share the layers, and not every matrix.
-        expert_parallel: whether these share the experts, and not every expert's matrices.
-    """
-    chosen = shape(config, layers) if config else find_model(model).config()
-    chosen = replace(chosen, num_hidden_layers=layers or chosen.num_hidden_layers)
-    if group is not None:
-        chosen = part_of(port, group, stages, expert_parallel).config(chosen)
-    checkpoint = RandomCheckpoint(chosen, port.backend_module, port.float_dtype, port.device)
-    weights: Any = checkpoint
-    if quantization:
-        bits = QUANTIZATIONS[quantization]
-        weights = QuantizedCheckpoint(checkpoint, WeightQuantizer(port, bits, rounds_activations))
-    if head_quantization:
-        bits = QUANTIZATIONS[head_quantization]
-        weights = QuantizedHead(weights, WeightQuantizer(port, bits, rounds_activations))
-    options = {"attention": "device", **mlp_options(port, chosen, group, stages)}
-    if group is not None:
-        return model_of_ranks(port, stages)(weights, **options, group=group), checkpoint
-    return port.Qwen3ModelWeek3(weights, **options), checkpoint
 
 
 def check_layers(config: str | None, random_weights: bool, layers: int | None) -> bool:

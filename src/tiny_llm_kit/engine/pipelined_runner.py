@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ...solution_types import Array, Bucket, PackedBatch, Sampled
-from ..packed_runner import PackedRunner
-from .meeting_point import RankError
+from ..solution_types import Array, Bucket, PackedBatch, Sampled
+from .other_ranks import RankError
+from .packed_runner import PackedRunner
 
 
 class PipelinedRunner(PackedRunner):

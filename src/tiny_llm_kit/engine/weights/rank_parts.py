@@ -1,4 +1,4 @@
-"""The part of a model that one rank reads and holds, by the solution's `shard_of`. Knows no arrays."""
+"""The part of a model that one of several ranks reads and holds: of every matrix, or some layers. Knows no arrays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from ...model.config import ModelConfig
 from ...model.expert_names import place_of
 from ...model.mixture import Mixture
+from ...model.quantization import EMBEDDING
+from ...model.quantized_head import HEAD
 from ...solution_types import ServingPackage, Shard
 
 
 @dataclass(frozen=True)
 class RankPart:
-    """What one of several ranks holds of a model.
+    """What one of several ranks holds of a model whose matrices are divided, by the solution's `shard_of`.
 
     Args:
         names: the module `serving` of a solution.
@@ -60,6 +62,52 @@ class RankPart:
         if self.expert_parallel and place_of(name) is not None:
             return self.names.Shard()
         return self.names.shard_of(name, shape, self.rank, self.size, whole.num_key_value_heads)
+
+
+@dataclass(frozen=True)
+class StagePart:
+    """What one of several stages holds of a model: whole weights of some layers. Rank 0 is the last stage.
+
+    Args:
+        names: the module `serving` of a solution.
+        rank: from 0 to size - 1.
+        size: number of stages.
+    """
+
+    names: ServingPackage
+    rank: int
+    size: int
+
+    @property
+    def stage(self) -> int:
+        """From 0; rank 0 is the last one."""
+        return (self.rank - 1) % self.size
+
+    def config(self, whole: ModelConfig) -> ModelConfig:
+        """The model's configuration: a stage finds its layers by their number among all."""
+        return whole
+
+    def holds(self, name: str, whole: ModelConfig) -> bool:
+        """Whether this stage holds a weight.
+
+        Raises:
+            ValueError: there are more stages than layers.
+        """
+        layers = self.names.stage_layers(whole.num_hidden_layers, self.size, self.stage)
+        is_last = self.stage == self.size - 1
+        if name == EMBEDDING:
+            return self.stage == 0 or (is_last and whole.tie_word_embeddings)
+        if name == HEAD:
+            return is_last
+        parts = name.split(".")
+        return parts[1] != "layers" or int(parts[2]) in layers
+
+    def shard(self, name: str, shape: Sequence[int], whole: ModelConfig) -> Shard:
+        """All of a weight that this stage holds."""
+        return self.names.Shard()
+
+
+Part = RankPart | StagePart
 
 
 def check_ranks(names: ServingPackage, config: ModelConfig, size: int, expert_parallel: bool) -> None:

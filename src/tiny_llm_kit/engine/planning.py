@@ -1,0 +1,66 @@
+"""How an engine plans its steps: the policy with all that it was given."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..solution_types import Event, HybridScheduler, ServingPackage, StepProfile
+from .engine_options import EngineLimits, EngineOptions
+from .packed_runner import PackedRunner
+from .speculation.speculation import Speculation
+
+TILE = 64  # tokens: what sizes that a policy chooses are multiples of
+
+
+@dataclass(frozen=True)
+class Planning:
+    """Makes the scheduler of an engine, and another one when its prefix cache is reset.
+
+    Args:
+        names: the module `serving` of the solution.
+        options, limits: of the engine.
+        profile: what steps cost, for the policy "slack".
+        speculation: of an engine with drafts.
+    """
+
+    names: ServingPackage
+    options: EngineOptions
+    limits: EngineLimits
+    profile: StepProfile | None
+    speculation: Speculation | None
+
+    def scheduler(
+        self, runner: PackedRunner, clock: Callable[[], float], on_event: Callable[[Event], object]
+    ) -> HybridScheduler:
+        """A scheduler with empty blocks and an empty queue."""
+        options, names = self.options, self.names
+        allocator = names.BlockAllocator(
+            runner.num_blocks, options.block_size, enable_prefix_caching=options.enable_prefix_caching
+        )
+        given: dict[str, Any] = {
+            "max_num_batched_tokens": self.limits.max_num_batched_tokens,
+            "max_num_seqs": options.max_num_seqs,
+            "enable_chunked_prefill": options.enable_chunked_prefill,
+            "buckets": runner.buckets,
+            "chunker": self._load_chunker() if options.scale_chunks_by_load else None,
+            "queue": names.PriorityScheduler() if options.scheduling_policy == "priority" else None,
+            "clock": clock,
+            "on_event": on_event,
+            "long_prefill_token_threshold": options.long_prefill_token_threshold,
+            **self._slack_options(),
+        }
+        if self.speculation is not None:
+            return self.speculation.scheduler(runner, allocator, **given)
+        return names.make_scheduler(options.policy, runner, allocator, **given)
+
+    def _slack_options(self) -> dict[str, Any]:
+        if self.profile is None:
+            return {}
+        tile = min(TILE, self.limits.max_num_batched_tokens)
+        return {"profile": self.profile, "latency_target": self.options.latency_target, "tile": tile}
+
+    def _load_chunker(self) -> Any:
+        """Chunks in multiples of a tile, up to what a step has beside the most decodes."""
+        largest = max(1, self.limits.max_num_batched_tokens - self.options.max_num_seqs)
+        tile = min(TILE, largest)
+        return self.names.LoadChunker(range(tile, largest + 1, tile))
