@@ -303,6 +303,35 @@ def test_only_what_no_python_runs_is_left_out():
     assert imports_of(without_type_checking(source)) == {"tiny_llm", "torch"}
 
 
+# What these folders of `engine/` may import of it.
+FLOORS = {"backends": {"backend", "backends"}, "weights": {"backend", "backends", "machine", "weights"}}
+
+
+def test_the_engine_has_floors():
+    """Array functions know no weights, what reads weights knows no port, and `LLM` alone starts other ranks."""
+    parallel = set()
+    for path in (KIT / "engine").rglob("*.py"):
+        place = place_of(path)
+        for names, _ in kit_imports(path.read_text(encoding="utf-8"), place):
+            if names[0] == "engine" and len(names) > 1:
+                assert names[1] in FLOORS.get(place[1], {names[1]}), f"{name(path)} imports {names[1]}"
+                parallel |= {place[1]} if names[1] == "parallel" else set()
+    assert parallel == {"parallel", "llm"}
+
+
+@pytest.mark.parametrize("room", ["engine", "trace", "server", "course"])
+def test_no_two_files_of_a_room_import_each_other(room):
+    """Neither directly nor through others, in functions and for type hints neither."""
+    left = {}
+    for path in (KIT / room).rglob("*.py"):
+        found = {names for names, _ in kit_imports(path.read_text(encoding="utf-8"), place_of(path))}
+        left[place_of(path)] = found | {names[:-1] for names in found}
+    while ready := [place for place, needs in left.items() if not needs & left.keys()]:
+        for place in ready:
+            del left[place]
+    assert not left, f"they import each other: {sorted(left)}"
+
+
 # ---- from a prompt to its first token
 
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tiny_llm_kit.engine import machine
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.profiling import kv_budget
 from tiny_llm_kit.engine.profiling.kv_budget import blocks_that_fit, kv_bytes_per_token
@@ -101,13 +102,13 @@ def test_a_token_of_the_06b_shape_in_bf16_keeps_112_kib():
 def test_free_ram_is_what_linux_or_the_container_says(monkeypatch, tmp_path):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 900 kB\nMemAvailable:     700 kB\n", encoding="utf-8")
-    assert kv_budget._mem_available(meminfo) == 700 * 1024
-    assert kv_budget._mem_available(tmp_path / "none") is None
-    assert kv_budget._cgroup_room(tmp_path) is None
+    assert machine._mem_available(meminfo) == 700 * 1024
+    assert machine._mem_available(tmp_path / "none") is None
+    assert machine._cgroup_room(tmp_path) is None
     (tmp_path / "memory.current").write_text("40\n", encoding="utf-8")
     for limit, room in (("max\n", None), ("100\n", 60), ("30\n", 0)):
         (tmp_path / "memory.max").write_text(limit, encoding="utf-8")
-        assert kv_budget._cgroup_room(tmp_path) == room
-    monkeypatch.setattr(kv_budget, "_cgroup_room", lambda folder: 60)
-    monkeypatch.setattr(kv_budget, "_mem_available", lambda file: 50)
-    assert kv_budget.free_ram() == 50
+        assert machine._cgroup_room(tmp_path) == room
+    monkeypatch.setattr(machine, "_cgroup_room", lambda folder: 60)
+    monkeypatch.setattr(machine, "_mem_available", lambda file: 50)
+    assert machine.free_ram() == 50

@@ -19,7 +19,6 @@ from tests_refsol.model.gguf_cases import ARCHITECTURES, write_gguf
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.loading import load_checkpoint
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.profiling import kv_budget
 from tiny_llm_kit.engine.weights import stored_weights
 from tiny_llm_kit.model.config import Quantization, config_of, read_config
 from tiny_llm_kit.model.files import CheckpointError
@@ -285,7 +284,7 @@ def test_a_model_larger_than_memory_is_refused(folder, monkeypatch):
     file = write_gguf(folder, folder / "model.gguf", mixed)
     b = Port("tiny_llm_ref", BACKENDS[0], "cpu", "float32")
     monkeypatch.setattr(stored_weights, "SMALL", 0)
-    monkeypatch.setattr(kv_budget, "free_ram", lambda: 100_000)
+    monkeypatch.setattr(stored_weights, "free_ram", lambda: 100_000)
     load_checkpoint(file, b.name, "cpu", "float32", WeightQuantizer(b))
     with pytest.raises(CheckpointError, match=r"the weights take 0\.0 GiB in float32, and 0\.0 GiB are free"):
         load_checkpoint(file, b.name, "cpu", "float32")
@@ -295,7 +294,7 @@ def test_weights_that_are_quantised_at_load_count_as_such(folder, monkeypatch):
     """Of 87,232 numbers 78,848 are in layers' matrices: 39 kB in 4 bits, and 315 in float32."""
     b = Port("tiny_llm_ref", BACKENDS[0], "cpu", "float32")
     monkeypatch.setattr(stored_weights, "SMALL", 0)
-    monkeypatch.setattr(kv_budget, "free_ram", lambda: 100_000)
+    monkeypatch.setattr(stored_weights, "free_ram", lambda: 100_000)
     load_checkpoint(folder, b.name, "cpu", "float32", WeightQuantizer(b, 4))
     with pytest.raises(CheckpointError, match="the weights take"):
         load_checkpoint(folder, b.name, "cpu", "float32")

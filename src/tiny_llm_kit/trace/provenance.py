@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..engine.arguments import output_argument
-from ..engine.processor import processor_name
+from ..engine.machine import processor_name
 from ..repo import ROOT
 
 RESULTS = ROOT / "benchmark_results"

@@ -1,16 +1,14 @@
 """Number of KV blocks that fit: into a device's memory after a profiling run, or into a share of a CPU's free RAM."""
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 from ...model.config import ModelConfig
 from ..backend import Backend
+from ..machine import free_ram
 
 # On a CPU the pool shares RAM with the weights, the activations and other programs: it takes a quarter of the free RAM.
 CPU_SHARE = 0.25
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-CGROUP = Path("/sys/fs/cgroup")
 
 
 def kv_bytes_per_token(config: ModelConfig, dtype: str, num_layers: int | None = None) -> int:
@@ -86,35 +84,3 @@ def check_pool(backend_module: Backend, device: str, num_blocks: int, block_byte
     if needed > free:
         sizes = f"{needed / 2**30:,.1f} GiB, and {free / 2**30:,.1f} GiB are free"
         raise ValueError(f"num_blocks is {num_blocks}: the pool needs {sizes}: give fewer")
-
-
-def free_ram() -> int:
-    """Bytes of RAM that are still available, within a container's limit."""
-    free = [_mem_available(Path("/proc/meminfo")), _cgroup_room(CGROUP)]
-    return min([size for size in free if size is not None], default=_half_of_ram())
-
-
-def _mem_available(file: Path) -> int | None:
-    """Linux's own estimate of available bytes; None on other systems."""
-    if not file.exists():
-        return None
-    lines = dict(line.split(":", 1) for line in file.read_text(encoding="utf-8").splitlines() if ":" in line)
-    return 1024 * int(lines["MemAvailable"].split()[0]) if "MemAvailable" in lines else None
-
-
-def _cgroup_room(folder: Path) -> int | None:
-    """Bytes left under the container's limit (cgroup v2); None without a limit."""
-    try:
-        limit, used = (
-            (folder / name).read_text(encoding="utf-8") for name in ("memory.max", "memory.current")
-        )
-    except OSError:
-        return None
-    return max(0, int(limit) - int(used)) if limit.strip() != "max" else None
-
-
-def _half_of_ram() -> int:
-    """Half of the RAM in bytes, for macOS and Windows: they report free RAM only through a library."""
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return 4 * 2**30

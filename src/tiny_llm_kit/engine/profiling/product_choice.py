@@ -14,10 +14,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tiny_llm_given.user_cache import user_cache
-
+from ..machine import processor_name
 from ..port import Port
-from ..processor import processor_name
+from ..port import Port
 
 MEASURED, USUAL = "measured", "usual"
 VARIABLE = "TINY_LLM_PRODUCTS"  # one of these two, where nothing else is asked for

@@ -15,6 +15,7 @@ from ...model.quantized_tensors import parts as quantized_parts
 from ...model.safetensors_folder import TensorInfo
 from ...solution_types import Array
 from ..backend import Backend
+from ..machine import free_ram
 
 LARGEST_FLOAT16 = 65504
 BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U32": 4}
@@ -84,8 +85,6 @@ def _kept_in_words(name: str, kind: str, config: ModelConfig, quantizer: WeightQ
 
 
 def _check_ram(needed: int, dtype: str) -> None:
-    from ..profiling.kv_budget import free_ram
-
     if needed > (free := free_ram()):
         raise CheckpointError(
             f"the weights take {needed / 2**30:,.1f} GiB in {dtype}, and {free / 2**30:,.1f} GiB are free: end other "
