@@ -20,6 +20,7 @@ from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api.errors import ApiError, overloaded
 from tiny_llm_kit.server.openai_api.service import ServerOptions
+from tiny_llm_kit.server.openai_api.service_contract import ServiceRequest
 from tiny_llm_kit.server.replicas.engine_replica import EngineReplica
 from tiny_llm_kit.server.replicas.replica_metrics import ReplicaMetrics
 from tiny_llm_kit.server.replicas.replica_options import (
@@ -29,7 +30,7 @@ from tiny_llm_kit.server.replicas.replica_options import (
     not_started,
     one_line,
 )
-from tiny_llm_kit.server.replicas.replica_request import ReplicaPieces, ReplicaRequest
+from tiny_llm_kit.server.replicas.replica_request import ReplicaPieces
 from tiny_llm_kit.server.replicas.replica_stream import LOST, ReplicaStream
 from tiny_llm_kit.server.replicas.replicated_service import ReplicatedService
 from tiny_llm_kit.server.server import app_around
@@ -57,7 +58,7 @@ class Call:
 
 
 ACCEPTED = ReplicaPieces((), ())
-REQUEST = ReplicaRequest([[1, 2, 3]], SamplingParams(max_tokens=4), "interactive", ["prompt"])
+REQUEST = ServiceRequest([[1, 2, 3]], SamplingParams(max_tokens=4), "interactive", ["prompt"])
 
 
 def gain(text, reason=None, cached=0):
@@ -517,7 +518,7 @@ def test_the_router_counts_a_request_when_it_is_sent_and_until_it_is_completed(r
 
 def test_every_prompt_and_every_answer_of_a_request_counts(router):
     params = SamplingParams(max_tokens=4, n=2)
-    route(router, "1", ReplicaRequest([[1], [2, 3]], params, "interactive", ["a", "b"]))
+    route(router, "1", ServiceRequest([[1], [2, 3]], params, "interactive", ["a", "b"]))
     assert router._loads.outstanding["a"] == 1 + 2 + 4 * 4
 
 

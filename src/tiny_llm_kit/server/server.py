@@ -34,6 +34,7 @@ from .openai_api.request_ids import HEADER, RequestIds
 from .openai_api.responses import OWN_NAMES, ResponseBody, ResponseFormat, ResponseGeneration
 from .openai_api.server_log import ThroughputLog
 from .openai_api.service import EngineService, ServerOptions
+from .openai_api.service_contract import Service, ServiceRequest
 from .openai_api.step_budget import StepBudget
 from .openai_api.stepped_route import SteppedRoute
 from .openai_api.tool_use import (
@@ -169,7 +170,7 @@ def openapi_schema(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
-def service_of(request: Request) -> EngineService:
+def service_of(request: Request) -> Service:
     return request.app.state.service
 
 
@@ -207,7 +208,7 @@ def add_models(app: FastAPI) -> None:
 
     def card(request: Request, name: str) -> schemas.ModelCard:
         service = service_of(request)
-        root, limit = service.options.model_name, service.engine.max_model_len
+        root, limit = service.options.model_name, service.model.max_model_len
         return schemas.ModelCard(id=name, root=root, created=service.created, max_model_len=limit)
 
     @app.get("/v1/models", responses={401: WRONG, 503: WRONG})
@@ -226,7 +227,7 @@ def add_models(app: FastAPI) -> None:
         service = service_of(request)
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "give either prompt or messages")
-        limit = service.engine.max_model_len
+        limit = service.model.max_model_len
         if body.messages is not None:
             names = {**service.options.chat_template_kwargs, **template_variables(body)}
             ids = await chat_ids(service, body.messages, body.add_generation_prompt, names)
@@ -272,7 +273,7 @@ def errors_in_words_of(body: schemas.GenerationBody) -> Iterator[None]:
         raise error.in_words_of(body.own_names) from None
 
 
-async def completion(service: EngineService, request: Request, body: schemas.CompletionBody) -> Response:
+async def completion(service: Service, request: Request, body: schemas.CompletionBody) -> Response:
     """The answer to `POST /v1/completions`."""
     check_body(service, body)
     if body.max_tokens == 0 and not body.echo:
@@ -288,8 +289,9 @@ async def completion(service: EngineService, request: Request, body: schemas.Com
     service.check_room(len(prompts), params.n)
     ids = await prompt_ids(service, prompts)
     fields = names_of("prompt", len(ids))
-    stream = await service.submit(ids, params, body.priority or "interactive", fields, bool(body.stream))
-    tokenizer = service.engine.tokenizer
+    submitted = ServiceRequest(ids, params, body.priority or "interactive", fields)
+    stream = await service.submit(submitted, bool(body.stream))
+    tokenizer = service.model.tokenizer
     name, with_logprobs = service.options.model_name, body.logprobs is not None
     given = {"n": params.n, "sequences": lambda: stream.sequences, "drops_answer": body.max_tokens == 0}
     echo = Echo.of(prompts, ids, tokenizer, **given) if body.echo else None
@@ -297,7 +299,7 @@ async def completion(service: EngineService, request: Request, body: schemas.Com
     return await Generation(service, stream, form, params.n).respond(request, body)
 
 
-async def conversation(service: EngineService, request: Request, body: schemas.ChatBody) -> Response:
+async def conversation(service: Service, request: Request, body: schemas.ChatBody) -> Response:
     """The answer to `POST /v1/chat/completions`."""
     stream, params, uses, reader = await opened(service, body)
     names = service.options.model_name, service.engine.tokenizer
@@ -322,19 +324,17 @@ async def opened(
     check_body(service, body)
     if body.top_logprobs and not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
-    options, tokenizer = service.options, service.engine.tokenizer
+    options, tokenizer = service.options, service.model.tokenizer
     uses = ToolUse.of(body, tokenizer, options.tool_call_parser)
     form = uses.grammar(tokenizer), uses.shows_special(tokenizer)
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     limit = body.max_completion_tokens or body.max_tokens
     params = sampling_params(service.names, body, limit, logprobs, *form)
     service.check_room(1, params.n)
-    ids = await chat_ids(
-        service, body.messages, names={**options.chat_template_kwargs, **template_names(body, uses)}
-    )
-    stream = await service.submit(
-        [ids], params, body.priority or "interactive", ["messages"], bool(body.stream)
-    )
+    names = {**options.chat_template_kwargs, **template_names(body, uses)}
+    ids = await chat_ids(service, body.messages, names=names)
+    submitted = ServiceRequest([ids], params, body.priority or "interactive", ["messages"])
+    stream = await service.submit(submitted, bool(body.stream))
     # A form leaves no room for the rest of a thought that the prompt has begun.
     begun = params.structured_outputs is None and begins_inside_thought(tokenizer, ids)
     thinks = may_think(tokenizer, options.reasoning_parser)
@@ -353,7 +353,7 @@ def add_page(app: FastAPI, page: LivePage) -> None:
     @app.get("/events", response_class=Response, responses={**STREAM, 401: WRONG, 503: WRONG})
     async def events(request: Request) -> Response:
         """The steps of the scheduler, as server-sent events."""
-        service = service_of(request)
+        service: EngineService = request.app.state.service
         hello = await service.loop.on_worker(page.hello, service.engine)
         hello["controls"] = service.options.live_controls
         return EventStream(request.app.state.feed.events(hello))
@@ -379,7 +379,7 @@ def add_live_controls(app: FastAPI) -> None:
     @app.post("/step_budget", responses={**ERRORS, 503: WRONG})
     async def step_budget(request: Request, body: schemas.BudgetBody) -> schemas.BudgetBody:
         """Set the token budget of a step, which makes chunks large or small, until the page leaves."""
-        service = service_of(request)
+        service: EngineService = request.app.state.service
         check_ready(service)
         change = request.app.state.budget.change
         await service.loop.on_worker(change, body.max_num_batched_tokens, body.page)

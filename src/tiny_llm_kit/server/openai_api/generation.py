@@ -7,12 +7,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...solution_types import Piece, RequestStream, SamplingParams, ServingPackage, StructuredOutputsParams
+from ...solution_types import Piece, SamplingParams, ServingPackage, StructuredOutputsParams
 from .errors import INTERNAL, ApiError, json_response, not_serving, unavailable
 from .event_stream import DONE, Disconnected, EventStream, event, while_connected
 from .formats import AnswerFormat, ChunkEvents, token_counts
 from .schemas import GenerationBody, StreamOptions
-from .service import EngineService
+from .service_contract import AnswerStream, Service
 
 PASSED_ON = (  # to the solution, unless they were left out
     "stop_token_ids", "min_tokens", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
@@ -82,7 +82,7 @@ def structured_outputs(
     return next((names.StructuredOutputsParams(**form) for form in forms.values()), None)
 
 
-def check_ready(service: EngineService) -> None:
+def check_ready(service: Service) -> None:
     """Check that requests are taken.
 
     Raises:
@@ -92,7 +92,7 @@ def check_ready(service: EngineService) -> None:
         raise not_serving(service.state)
 
 
-def check_body(service: EngineService, body: GenerationBody) -> None:
+def check_body(service: Service, body: GenerationBody) -> None:
     """Validate what the schema cannot express.
 
     Raises:
@@ -118,13 +118,13 @@ class Generation:
 
     Args:
         service: where it was submitted.
-        stream: its `RequestStream`.
+        stream: of its answers.
         format: of the endpoint.
         n: answers to each prompt.
     """
 
-    service: EngineService
-    stream: RequestStream
+    service: Service
+    stream: AnswerStream
     format: AnswerFormat
     n: int
 

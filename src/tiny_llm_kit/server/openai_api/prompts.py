@@ -9,7 +9,7 @@ from typing import Any
 from ...model.chat_template import ChatTemplateError
 from .errors import ApiError
 from .schemas import Message
-from .service import EngineService
+from .service_contract import Service
 
 LOG = logging.getLogger("tiny_llm.server")
 NO_NAMES: Mapping[str, Any] = {}
@@ -29,7 +29,7 @@ def names_of(field: str, count: int) -> list[str]:
 
 
 async def prompt_ids(
-    service: EngineService, prompts: list[Any], add_special_tokens: bool = True
+    service: Service, prompts: list[Any], add_special_tokens: bool = True
 ) -> list[list[int]]:
     """Token ids of prompts that are texts; those that are ids already stay as they are.
 
@@ -43,14 +43,14 @@ async def prompt_ids(
         return prompts
     for name, text in zip(names_of("prompt", len(prompts)), prompts, strict=True):
         check_length(service, name, len(text))
-    encode = service.engine.tokenizer.encode
+    encode = service.model.tokenizer.encode
     if not add_special_tokens:
         encode = partial(encode, add_special_tokens=False)
     return await service.with_texts(sum(map(len, prompts)), lambda: [*map(encode, prompts)])
 
 
 async def chat_ids(
-    service: EngineService,
+    service: Service,
     messages: Sequence[Message],
     add_generation_prompt: bool = True,
     names: Mapping[str, Any] = NO_NAMES,
@@ -60,7 +60,7 @@ async def chat_ids(
     Raises:
         ApiError: 400, it cannot fit into the context, or the model's template does not take it.
     """
-    turns, tokenizer = [each.rendered() for each in messages], service.engine.tokenizer
+    turns, tokenizer = [each.rendered() for each in messages], service.model.tokenizer
     length = sum(len(turn["content"]) for turn in turns)
     length += len(json.dumps(names)) if names and "tools" in tokenizer.chat_template else 0
     length += sum(len(json.dumps(turn["tool_calls"])) for turn in turns if "tool_calls" in turn)
@@ -76,25 +76,25 @@ async def chat_ids(
         raise ApiError(400, f"messages: {error.reason}", param="messages") from None
 
 
-async def text_of(service: EngineService, tokens: Sequence[int]) -> str:
+async def text_of(service: Service, tokens: Sequence[int]) -> str:
     """The text of token ids, with their special tokens.
 
     Raises:
         ApiError: 400, the tokenizer does not have one of them.
     """
-    tokenizer = service.engine.tokenizer
-    if (largest := max(tokens, default=0)) >= service.engine.runner.vocab_size:
+    tokenizer = service.model.tokenizer
+    if (largest := max(tokens, default=0)) >= service.model.vocab_size:
         raise ApiError(400, f"tokens: {largest} is not of this model", param="tokens")
     return await service.with_texts(len(tokens), lambda: tokenizer.decode(tokens, skip_special_tokens=False))
 
 
-def check_length(service: EngineService, name: str, characters: int) -> None:
+def check_length(service: Service, name: str, characters: int) -> None:
     """Refuse a text that cannot fit into the context, whatever its tokens are.
 
     Raises:
         ApiError: 400.
     """
-    limit, longest = service.engine.max_model_len, service.engine.tokenizer.longest_token
+    limit, longest = service.model.max_model_len, service.model.tokenizer.longest_token
     if characters > limit * longest:
         message = (
             f"{name} has {characters} characters: max_model_len is {limit} tokens of at most {longest} each"

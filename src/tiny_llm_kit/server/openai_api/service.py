@@ -18,6 +18,7 @@ from ...solution_types import RequestStream, SamplingParams
 from ...terminal import FatalError
 from .errors import ApiError, not_serving, overloaded
 from .return_times import ReturnTimes
+from .service_contract import ServedModel, ServiceRequest
 
 LOG = logging.getLogger("tiny_llm.server")
 T = TypeVar("T")
@@ -204,8 +205,14 @@ class EngineService:
             raise not_serving(self.state)
         return self.llm.engine
 
+    @property
+    def model(self) -> ServedModel:
+        """What the engine serves. Raises ApiError 503 if it is not ready."""
+        engine = self.engine
+        return ServedModel(engine.tokenizer, engine.max_model_len, engine.runner.vocab_size)
+
     async def with_texts(self, characters: int, work: Callable[[], T]) -> T:
-        """Run work with the tokenizer: that with long texts on a thread, one at a time, beside the event loop."""
+        """See `Service.with_texts`."""
         if characters < LONG_TEXT:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._tokenizing, work)
@@ -223,9 +230,9 @@ class EngineService:
         if self.loop.num_open + answers > most:
             raise self._refusal(answers)
 
-    def _refusal(self, answers: int) -> ApiError:
+    def _refusal(self, answers: int, at_least: int = 1) -> ApiError:
         missing = self.loop.num_open + answers - self.loop.max_open
-        seconds = self._return_times.refuse(answers, missing)
+        seconds = max(at_least, self._return_times.refuse(answers, missing))
         return overloaded(f"too many requests are waiting: try again in {seconds} s", seconds)
 
     @staticmethod
@@ -240,34 +247,14 @@ class EngineService:
         except ValueError as error:
             raise ApiError(400, str(error), param="structured_outputs") from None
 
-    async def submit(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: Any,
-        priority: str,
-        fields: Sequence[str],
-        streamed: bool = True,
-    ) -> RequestStream:
-        """Lets prompts wait for their turn, as one request.
-
-        Args:
-            prompts: token ids.
-            params: `SamplingParams` of all of them.
-            priority: "interactive" or "batch".
-            fields: what the client calls each prompt, for errors.
-            streamed: whether the client gets each piece at once; only a service with replicas needs to know.
-
-        Returns:
-            The `RequestStream` of `params.n` answers to each prompt, in the order of the prompts.
-
-        Raises:
-            ApiError: 400 for a prompt that can never be served, 429 when the queue is full, 503 when not ready.
-        """
+    async def submit(self, request: ServiceRequest, streamed: bool = True) -> RequestStream:
+        """See `Service.submit`."""
+        params = request.params
         engine, requests, held = self.engine, [], None
         if params.structured_outputs is not None:  # a large schema takes as long as a long text
             held = await self.with_texts(LONG_TEXT, partial(self._compile, engine, params))
-        for name, ids in zip(fields, prompts, strict=True):
-            requests.append(engine.request(None, ids, params, priority=priority))
+        for name, ids in zip(request.fields, request.prompts, strict=True):
+            requests.append(engine.request(None, ids, params, priority=request.priority))
             if (error := requests[-1].refusal) is not None:
                 raise named_error(error, name, params)
             await asyncio.sleep(0)  # others wait for one prompt, not for hundreds
@@ -276,8 +263,8 @@ class EngineService:
             return self.loop.submit(requests)
         except self.names.NotServing as error:
             raise not_serving(error.state) from None
-        except self.names.QueueFull:  # others have come while the prompts were encoded
-            raise self._refusal(len(prompts) * params.n) from None
+        except self.names.QueueFull as full:  # others have come while the prompts were encoded
+            raise self._refusal(request.num_answers, full.retry_after) from None
 
 
 def named_error(error: str, field: str, params: SamplingParams) -> ApiError:

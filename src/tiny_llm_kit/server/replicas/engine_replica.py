@@ -8,7 +8,8 @@ from ...engine.llm import LLM
 from ...solution_types import Piece
 from ..openai_api.errors import ApiError
 from ..openai_api.service import EngineService, ServerOptions
-from .replica_request import ReplicaFacts, ReplicaPieces, ReplicaRequest
+from ..openai_api.service_contract import ServiceRequest
+from .replica_request import ReplicaFacts, ReplicaPieces
 
 
 def prompts_of(pieces: Sequence[Piece], sequences: Sequence[Any]) -> dict[int, Any]:
@@ -42,24 +43,22 @@ class EngineReplica:
             raise self.service.failure
 
     def facts(self) -> ReplicaFacts:
-        engine = self.service.engine
-        return ReplicaFacts(engine.max_model_len, engine.runner.vocab_size, self.service.loop.max_open)
+        model = self.service.model
+        return ReplicaFacts(model.max_model_len, model.vocab_size, self.service.loop.max_open)
 
     def check_health(self) -> None:
         """Raise RuntimeError if the engine is dead, so that the replica is replaced."""
         if self.service.state == "dead":
             raise RuntimeError(f"the engine is dead: {self.service.failure}")
 
-    async def generate(self, request: ReplicaRequest) -> AsyncGenerator[ReplicaPieces | ApiError, None]:
+    async def generate(self, request: ServiceRequest) -> AsyncGenerator[ReplicaPieces | ApiError, None]:
         """Serve a request: first an empty message, when it was accepted, then its pieces as they come.
 
         A refused request yields its error. A reader that leaves ends the request.
         """
         try:
             self.service.check_room(len(request.prompts), request.params.n)
-            stream = await self.service.submit(
-                request.prompts, request.params, request.priority, request.fields
-            )
+            stream = await self.service.submit(request)
         except ApiError as error:
             yield error
             return

@@ -5,32 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...solution_types import Piece
-
-
-@dataclass(frozen=True)
-class ReplicaRequest:
-    """A request as it goes to a replica.
-
-    Args:
-        prompts: token ids of each prompt.
-        params: `SamplingParams` of the solution, for all of them.
-        priority: "interactive" or "batch".
-        fields: what the client calls each prompt, for errors.
-    """
-
-    prompts: Sequence[Sequence[int]]
-    params: Any
-    priority: str
-    fields: Sequence[str]
-
-    @property
-    def num_answers(self) -> int:
-        return len(self.prompts) * self.params.n
-
-    def answer_tokens(self, estimate: int) -> int:
-        """Tokens of all answers at most, or `estimate` for each if there is no limit."""
-        limit = self.params.max_tokens
-        return self.num_answers * (estimate if limit is None else limit)
+from ..openai_api.service_contract import ServiceRequest
 
 
 @dataclass(frozen=True)
@@ -65,4 +40,4 @@ class ReplicaFacts:
 
 # Sends a request to a replica and returns an asynchronous iterator of `ReplicaPieces`, or of one `ApiError`, that has
 # `cancel()`. The iterator raises if the replica dies.
-CallReplica = Callable[[ReplicaRequest], Any]
+CallReplica = Callable[[ServiceRequest], Any]

@@ -6,7 +6,8 @@ from typing import Any
 
 from ...solution_types import Piece, Sampled
 from ..openai_api.errors import ApiError, unavailable
-from .replica_request import CallReplica, ReplicaPieces, ReplicaRequest
+from ..openai_api.service_contract import ServiceRequest
+from .replica_request import CallReplica, ReplicaPieces
 
 RETRIES = 1  # a request that kills its replica must not kill all of them
 LOST = "the replica that served this request has died: send it again"
@@ -51,7 +52,7 @@ class ReplicaStream:
 
     def __init__(
         self,
-        request: ReplicaRequest,
+        request: ServiceRequest,
         call: CallReplica,
         lost: tuple[type[BaseException], ...],
         streamed: bool,

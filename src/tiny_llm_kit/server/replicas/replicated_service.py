@@ -2,39 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakSet
 
 from ...engine.solution import resolve_serving
 from ...model.tokenizer import LONG_TEXT, Tokenizer
 from ..openai_api.errors import ApiError, not_serving, unavailable
 from ..openai_api.service import ServerOptions
+from ..openai_api.service_contract import ServedModel, ServiceRequest
 from .replica_metrics import ReplicaMetrics
-from .replica_request import CallReplica, ReplicaFacts, ReplicaRequest
+from .replica_request import CallReplica, ReplicaFacts
 from .replica_stream import ReplicaStream
 
 T = TypeVar("T")
 LOOK_SECONDS = 0.05  # between two looks at the open requests of a drain
 NO_REPLICA = "no replica has accepted the request in time: try again later"
-
-
-@dataclass(frozen=True)
-class RemoteRunner:
-    """What the endpoints ask of the model's runner."""
-
-    vocab_size: int
-
-
-@dataclass(frozen=True)
-class RemoteEngine:
-    """What the endpoints ask of an engine, without one."""
-
-    tokenizer: Tokenizer
-    max_model_len: int
-    runner: RemoteRunner
 
 
 class ReplicatedService:
@@ -94,18 +78,18 @@ class ReplicatedService:
         return None if self._facts is None else self._facts.max_model_len
 
     @property
-    def engine(self) -> RemoteEngine:
-        """What is known of the replicas' engines.
+    def model(self) -> ServedModel:
+        """What is known of the replicas' model.
 
         Raises:
             ApiError: no replica was ready yet: 503.
         """
         if self.state != "ready" or self._facts is None:
             raise not_serving(self.state)
-        return RemoteEngine(self._tokenizer, self._facts.max_model_len, RemoteRunner(self._facts.vocab_size))
+        return ServedModel(self._tokenizer, self._facts.max_model_len, self._facts.vocab_size)
 
     async def with_texts(self, characters: int, work: Callable[[], T]) -> T:
-        """Run work with the tokenizer; see `EngineService.with_texts`."""
+        """Run work with the tokenizer; see `Service.with_texts`."""
         if characters < LONG_TEXT:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._tokenizing, work)
@@ -121,20 +105,12 @@ class ReplicatedService:
             message = f"{field}: {answers} answers at once: a replica takes at most {most}"
             raise ApiError(400, message, param=field)
 
-    async def submit(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: Any,
-        priority: str,
-        fields: Sequence[str],
-        streamed: bool = True,
-    ) -> ReplicaStream:
-        """Send a request to a replica; see `EngineService.submit`.
+    async def submit(self, request: ServiceRequest, streamed: bool = True) -> ReplicaStream:
+        """Send a request to a replica; see `Service.submit`.
 
         Raises:
             ApiError: what the replica refuses it with; 503 when none accepts it in time.
         """
-        request = ReplicaRequest(prompts, params, priority, fields)
         metrics = self._metrics.count_loss, self._metrics.on_answer
         stream = ReplicaStream(request, self._call, self._lost, streamed, *metrics)
         self._streams.add(stream)

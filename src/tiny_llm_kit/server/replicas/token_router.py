@@ -5,7 +5,7 @@ from typing import Any
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from ...engine.solution import resolve_serving
-from .replica_request import ReplicaRequest
+from ..openai_api.service_contract import ServiceRequest
 
 
 class TokenRouter(RequestRouter):
@@ -23,13 +23,13 @@ class TokenRouter(RequestRouter):
     ) -> list[list[RunningReplica]]:
         """The chosen replica first, all others after it: Ray takes those if the first one is full."""
         request = pending_request and pending_request.args and pending_request.args[0]
-        if pending_request is None or not isinstance(request, ReplicaRequest):  # it asks for facts
+        if pending_request is None or not isinstance(request, ServiceRequest):  # it asks for facts
             return [candidate_replicas]
         by_name = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
         chosen = by_name[self._send(pending_request.metadata.internal_request_id, request, by_name)]
         return [[chosen], [replica for replica in candidate_replicas if replica is not chosen]]
 
-    def _send(self, number: str, request: ReplicaRequest, among: Any) -> str:
+    def _send(self, number: str, request: ServiceRequest, among: Any) -> str:
         """Choose by the first prompt; what follows it, further prompts and all answers, no cache shortens."""
         first, *others = request.prompts
         after = sum(map(len, others)) + request.answer_tokens(self._loads.answer_estimate)

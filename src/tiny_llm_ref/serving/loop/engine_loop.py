@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from .request_stream import OpenRequest, Piece, RequestStream
+from .request_stream import EngineRequest, Piece, RequestStream
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ class EngineLoop:
         """Sequences that wait or run."""
         return sum(len(stream.sequences) for stream in self._open)
 
-    def submit(self, requests: abc.Sequence[OpenRequest]) -> RequestStream:
+    def submit(self, requests: abc.Sequence[EngineRequest]) -> RequestStream:
         """Accepts the requests of one reader for the next turn: all of their answers, or none.
 
         Args:

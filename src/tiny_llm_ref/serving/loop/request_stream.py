@@ -37,7 +37,7 @@ class Piece:
         return Piece(self.index, text, sampled, later.finish_reason, later.error, later.stop_reason)
 
 
-class OpenRequest(Protocol):
+class EngineRequest(Protocol):
     """A prompt and its answers, as the engine takes it."""
 
     @property
@@ -62,7 +62,7 @@ class RequestStream:
         abandon: called with the stream when its reader leaves before the end.
     """
 
-    def __init__(self, requests: abc.Sequence[OpenRequest], abandon: Callable[["RequestStream"], None]):
+    def __init__(self, requests: abc.Sequence[EngineRequest], abandon: Callable[["RequestStream"], None]):
         self.requests = list(requests)
         self.sequences = [sequence for request in requests for sequence in request.sequences]
         self._abandon = abandon

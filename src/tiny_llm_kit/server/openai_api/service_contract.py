@@ -1,0 +1,108 @@
+"""What the endpoints ask of a service: an `EngineService`, or a `ReplicatedService`."""
+
+from collections.abc import AsyncIterable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from ...model.tokenizer import Tokenizer
+from ...solution_types import Piece, SamplingParams, ServingPackage
+
+if TYPE_CHECKING:
+    from .service import ServerOptions
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """The model of a service that is ready.
+
+    Args:
+        tokenizer: encodes prompts.
+        max_model_len: tokens of a prompt and its answer.
+        vocab_size: number of token ids.
+    """
+
+    tokenizer: Tokenizer
+    max_model_len: int
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class ServiceRequest:
+    """A request as the endpoints submit it, and as it goes to a replica.
+
+    Args:
+        prompts: token ids of each prompt.
+        params: `SamplingParams` of the solution, for all of them.
+        priority: "interactive" or "batch".
+        fields: what the client calls each prompt, for errors.
+    """
+
+    prompts: Sequence[Sequence[int]]
+    params: SamplingParams
+    priority: str
+    fields: Sequence[str]
+
+    @property
+    def num_answers(self) -> int:
+        return len(self.prompts) * self.params.n
+
+    def answer_tokens(self, estimate: int) -> int:
+        """Tokens of all answers at most, or `estimate` for each if there is no limit."""
+        limit = self.params.max_tokens
+        return self.num_answers * (estimate if limit is None else limit)
+
+
+class AnswerStream(AsyncIterable[Sequence[Piece]], Protocol):
+    """The pieces of a request's answers, as they come."""
+
+    @property
+    def sequences(self) -> Sequence[Any]:
+        """Each answer with `num_prompt_tokens`, `num_cached` and `tokens`."""
+        ...
+
+    def close(self) -> None:
+        """The reader leaves: its answers end."""
+
+
+class Service(Protocol):
+    """Submits prompts, and knows the state of the server: "starting", "ready", "stopping", "stopped" or "dead"."""
+
+    options: "ServerOptions"
+    names: ServingPackage
+    created: int
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def context(self) -> int | None:
+        """Tokens of a prompt and its answer; None before anything has opened."""
+        ...
+
+    @property
+    def model(self) -> ServedModel:
+        """What is served. Raises ApiError 503 if it is not ready."""
+        ...
+
+    async def with_texts(self, characters: int, work: Callable[[], T]) -> T:
+        """Run work with the tokenizer: that with long texts on a thread, one at a time, beside the event loop."""
+        ...
+
+    def check_room(self, prompts: int, n: int) -> None:
+        """Refuse a request for too many answers, `n` to each prompt, before the prompts are read."""
+
+    async def submit(self, request: ServiceRequest, streamed: bool = True) -> AnswerStream:
+        """Let prompts wait for their turn, as one request.
+
+        Args:
+            streamed: whether the client gets each piece at once; only a service with replicas needs to know.
+
+        Returns:
+            The stream of `params.n` answers to each prompt, in the order of the prompts.
+
+        Raises:
+            ApiError: 400 for a prompt that can never be served, 429 when the queue is full, 503 when not ready.
+        """
+        ...
