@@ -7,7 +7,8 @@ from typing import Any, Protocol
 class RopeScaling(Protocol):
     """The angles of a scaled RoPE, and what cosines and sines are multiplied by."""
 
-    attention_factor: float
+    @property
+    def attention_factor(self) -> float: ...
 
     def angles(self, seq_len: int) -> Any:
         """The angles of the first positions, in radians: (seq_len, D/2) in NumPy's float32."""
@@ -46,20 +47,47 @@ class MixtureShape(Protocol):
 class ModelShape(Protocol):
     """The fields of `config.json` that a model reads, and what the kit's `ModelConfig` derives from them."""
 
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    vocab_size: int
-    max_position_embeddings: int
-    rms_norm_eps: float
-    rope_theta: float
-    rope_scaling: RopeScaling | None
-    tie_word_embeddings: bool
-    sliding_window: int | None
-    mixture: MixtureShape | None
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def intermediate_size(self) -> int: ...
+
+    @property
+    def num_hidden_layers(self) -> int: ...
+
+    @property
+    def num_attention_heads(self) -> int: ...
+
+    @property
+    def num_key_value_heads(self) -> int: ...
+
+    @property
+    def head_dim(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_position_embeddings(self) -> int: ...
+
+    @property
+    def rms_norm_eps(self) -> float: ...
+
+    @property
+    def rope_theta(self) -> float: ...
+
+    @property
+    def rope_scaling(self) -> RopeScaling | None: ...
+
+    @property
+    def tie_word_embeddings(self) -> bool: ...
+
+    @property
+    def sliding_window(self) -> int | None: ...
+
+    @property
+    def mixture(self) -> MixtureShape | None: ...
 
     @property
     def head_norms(self) -> bool:
@@ -84,7 +112,8 @@ class ModelShape(Protocol):
 class Checkpoint(Protocol):
     """A model's configuration, and its weights by Hugging Face name."""
 
-    config: ModelShape
+    @property
+    def config(self) -> ModelShape: ...
 
     def weight(self, name: str, *shape: int) -> Any:
         """The array of that name, on the device. Raises CheckpointError if it is absent or has a different shape."""

@@ -795,7 +795,7 @@ def test_the_slack_scheduler_with_padded_steps(make, seqs, budget):
 def test_a_measured_profile_is_one_of_this_machine(make):
     """Its lines rise, and the budget that follows from them holds when it is run."""
     engine = make(policy="slack", latency_target=60.0).engine
-    assert engine.planning.profile.math.b >= 0 and engine.profile.seconds(24, 2) > 0
+    assert engine.planning.profile.math.b >= 0 and engine.planning.profile.seconds(24, 2) > 0
     timer = StepTimer(engine.names, engine.runner, engine.options.block_size, 4)
     assert engine.planning.profile.token_budget(60.0, 8, most=24, decodes=1, measure=timer.seconds) == 24
 

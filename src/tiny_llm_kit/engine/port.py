@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from ..solution_types import Array, ServingPackage
+from ..solution_types import Array, PortNames, ServingPackage
 from .backend import Backend
 from .solution import resolve, resolve_serving
 
@@ -24,7 +24,7 @@ def load_backend(name: str) -> Backend:
     return cast(Backend, import_module(f".backends.backend_{name}", __package__))
 
 
-class Port:
+class Port(PortNames):
     """The public names of a solution on one backend, and a few methods that convert arrays.
 
     `b.softmax`, `b.RoPE`, … are the solution's; what is defined here belongs to the kit.
@@ -48,13 +48,15 @@ class Port:
         # With "auto", a faster product may round what a model has stored; an explicit float32 may not.
         self.is_exact = dtype == "float32" and self.device == "cpu"
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "solution":  # not yet set: __init__ failed
-            raise AttributeError(name)
-        try:
-            return getattr(self.solution, name)
-        except AttributeError:
-            raise AttributeError(f"{self.solution.__name__} has no public name {name!r}") from None
+    if not TYPE_CHECKING:  # a name that the contract lacks is an error
+
+        def __getattr__(self, name: str) -> object:
+            if name == "solution":  # not yet set: __init__ failed
+                raise AttributeError(name)
+            try:
+                return getattr(self.solution, name)
+            except AttributeError:
+                raise AttributeError(f"{self.solution.__name__} has no public name {name!r}") from None
 
     def __repr__(self) -> str:
         return f"Port({self.solution.__name__}, {self.device})"

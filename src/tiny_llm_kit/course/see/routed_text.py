@@ -78,7 +78,7 @@ def routed_text(b: Port) -> RoutedText:
     tokenizer = load_tokenizer(MODEL)
     ids, kinds = _tokens(tokenizer)
     checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
-    network = b.Qwen3ModelWeek2(checkpoint, make_mlp=b.mlp_of)
+    network: Any = b.Qwen3ModelWeek2(checkpoint, make_mlp=b.mlp_of)
     layers = [layer for layer in network.layers if hasattr(layer.mlp, "w_router")]
     for layer in layers:
         layer.mlp = NotedMixture(layer.mlp)

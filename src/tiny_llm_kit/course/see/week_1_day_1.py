@@ -44,8 +44,8 @@ def show(b: Port, console: Console) -> None:
 def _weights(b: Port, scale: float | None = None, mask: np.ndarray | None = None) -> np.ndarray:
     """(5, 5) attention weights, computed by the solution."""
     query, key, value = (b.array(x) for x in (LOOKS_FOR, KEYS, np.eye(len(WORDS))))
-    mask = None if mask is None else b.array(mask)
-    return b.numpy(b.scaled_dot_product_attention_simple(query, key, value, scale=scale, mask=mask))
+    of_port = None if mask is None else b.array(mask)
+    return b.numpy(b.scaled_dot_product_attention_simple(query, key, value, scale=scale, mask=of_port))
 
 
 def _heat_map(console: Console, title: str, weights: np.ndarray) -> None:

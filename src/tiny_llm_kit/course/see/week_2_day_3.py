@@ -44,7 +44,7 @@ show_torch = show_mlx  # each port has its own kernel, and so its own figures
 def _products(b: Port, console: Console) -> None:
     rng = np.random.default_rng(0)
     plain = [b.array(rng.normal(size=SHAPE), b.float_dtype) for _ in range(MATRICES)]
-    kinds = {"plain": (plain, b.linear)}
+    kinds: dict[str, tuple[list, Callable]] = {"plain": (plain, b.linear)}
     for bits in (8, 4):
         quantized = [b.prepare_weights(b.quantize_matrix(w, GROUP_SIZES[bits], bits)) for w in plain]
         kinds[f"{bits} bits"] = (quantized, b.quantized_linear)

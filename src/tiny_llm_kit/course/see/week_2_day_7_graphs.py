@@ -111,7 +111,7 @@ def cache_of(b: Port, reads: str):
             return False
 
         def num_keys(self, L: int) -> int:
-            return self.max_seq_len
+            return LIMIT
 
     return {"block": BlockCache, "ours": b.TinyKvFullCache, "all": StaticCache}[reads](LIMIT)
 

@@ -7,6 +7,7 @@ import numpy as np
 from rich.console import Console
 
 from ...engine.port import Port
+from ...solution_types import Array
 from ..grading.pages import Pages, decode64, random_pages
 from .kv_in_few_bits import GROUP, MODEL, keep_in_few_bits
 
@@ -27,9 +28,9 @@ MEASURED = (r"(mlx|torch) on \w+", r" *\d+\.\d MiB at the peak", r" *\d+\.\d{3} 
 class Lists:
     """The lists that a decode step reads, as arrays of the port: pages, their requests, slots in use."""
 
-    block_list: object
-    block_groups: object
-    mask: object
+    block_list: Array
+    block_groups: Array
+    mask: Array
 
     @classmethod
     def of(cls, b: Port, columns: Sequence[Sequence[int]], page_size: int) -> "Lists":

@@ -49,9 +49,8 @@ class Follower:
         threading.Thread(target=self._beat, daemon=True).start()
         self.port = port_of(self.job)
         self.channel.send({"state": "ready to join"})
-        if self.group is None:
-            self.group = self.port.given.join_launched(self.port.device)
-        self.group = timed(self.port, self.group, self.job.options.has_stages)
+        group = self.port.given.join_launched(self.port.device) if self.group is None else self.group
+        self.group = timed(self.port, group, self.job.options.has_stages)
         share_threads(self.port, self.group.size)
         self.network, _ = network_of(self.job, self.port, self.group)
         while True:

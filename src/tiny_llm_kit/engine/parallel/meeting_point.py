@@ -16,6 +16,7 @@ from .channel import Channel
 CONTACT = "TINY_LLM_RANK"
 START_SECONDS = 120.0  # until a process has come that was started
 POLL_SECONDS = 0.2
+KEY_LENGTH = 32  # characters
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class MeetingPoint:
     """
 
     def __init__(self, host: str = "127.0.0.1"):
-        self.host, self.key = host, secrets.token_hex(16)
+        self.host, self.key = host, secrets.token_hex(KEY_LENGTH // 2)
         self.listener = socket.create_server((host, 0))
         self.listener.settimeout(POLL_SECONDS)
 

@@ -9,7 +9,7 @@ from ..job import Job
 from ..other_ranks import OtherRanks
 from ..port import Port
 from .follower import follow
-from .meeting_point import Contact, MeetingPoint, start_process
+from .meeting_point import KEY_LENGTH, Contact, MeetingPoint, start_process
 from .ranks import PATIENCE_SECONDS, Ranks, share_threads
 from .timed_group import timed
 
@@ -38,7 +38,7 @@ def ranks_of(port: Port, job: Job) -> OtherRanks:
             f"{place.size} ranks were started, and the engine is for {size}: give as many by tensor_parallel_size or "
             "pipeline_parallel_size"
         )
-    ranks = launched_ranks(port)
+    ranks = launched_ranks(port, place.host)
     ranks.has_stages = job.options.has_stages
     ranks.group = timed(port, ranks.group, ranks.has_stages)
     ranks.send(job.message())
@@ -58,7 +58,7 @@ def follow_if_launched(solution: str, backend: str, size: int) -> None:
     port = Port(solution, backend)
     place = port.given.launched()
     if place is not None and place.rank > 0:
-        launched_ranks(port)
+        launched_ranks(port, place.host)
 
 
 def started_ranks(port: Port, job: Job, size: int) -> Ranks:
@@ -83,14 +83,16 @@ def started_ranks(port: Port, job: Job, size: int) -> Ranks:
     return ranks
 
 
-def launched_ranks(port: Port) -> Ranks:
-    """Joins the ranks that were started beside this process. In another rank than 0 this never returns."""
-    group, point = port.given.join_launched(port.device), None
-    place = port.given.launched()
-    host = "127.0.0.1" if place is None else place.host
-    if group.rank == 0:
-        point = MeetingPoint(host)
-    contact = shared_contact(port, group, point, host)
+def launched_ranks(port: Port, host: str) -> Ranks:
+    """Joins the ranks that were started beside this process. In another rank than 0 this never returns.
+
+    Args:
+        host: name or address of the machine of rank 0.
+    """
+    group = port.given.join_launched(port.device)
+    point = MeetingPoint(host) if group.rank == 0 else None
+    own = point and point.contact(0)
+    contact = Contact(group.rank, host, *shared_door(port, group, own))
     if point is None:
         sys.exit(follow(contact.connect(), group))
     ranks = Ranks(point.accept(group.size, {}, PATIENCE_SECONDS), {})
@@ -100,11 +102,12 @@ def launched_ranks(port: Port) -> Ranks:
     return ranks
 
 
-def shared_contact(port: Port, group: Any, point: MeetingPoint | None, host: str) -> Contact:
-    """Rank 0's contact on every rank, by a sum to which the others add nothing."""
-    own = [0] * 17
-    if point is not None:
-        contact = point.contact(0)
-        own = [contact.port, *bytes.fromhex(contact.key)]
-    numbers = [int(each) for each in port.numpy(group.all_reduce(port.array(own, "float32")))]
-    return Contact(group.rank, host, numbers[0], bytes(numbers[1:]).hex())
+def shared_door(port: Port, group: Any, own: Contact | None) -> tuple[int, str]:
+    """Rank 0's port and key on every rank: the first row of what all ranks gather; the others' rows are blank.
+
+    Arrays are all that a group carries before there are channels, so the text goes as the numbers of its characters.
+    """
+    text = f"{own.port:5}{own.key}" if own else " " * (5 + KEY_LENGTH)
+    rows = port.numpy(group.all_gather(port.array([*text.encode()], "float32")))
+    text = bytes(map(int, rows[0])).decode()
+    return int(text[:5]), text[5:]

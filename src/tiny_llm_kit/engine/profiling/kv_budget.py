@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from ...model.config import ModelConfig
+from tiny_llm_common.layer_weights import ModelShape
+
 from ..backend import Backend
 from ..machine import free_ram
 
@@ -11,7 +12,7 @@ CPU_SHARE = 0.25
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def kv_bytes_per_token(config: ModelConfig, dtype: str, num_layers: int | None = None) -> int:
+def kv_bytes_per_token(config: ModelShape, dtype: str, num_layers: int | None = None) -> int:
     """Bytes of keys and values per token, in all layers or in so many."""
     return (
         2

@@ -14,8 +14,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tiny_llm_given.user_cache import user_cache
+
 from ..machine import processor_name
-from ..port import Port
 from ..port import Port
 
 MEASURED, USUAL = "measured", "usual"
