@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from ..solution_types import BlockAllocator, Event, ServingPackage
 from ..terminal import interrupts_kept
@@ -103,7 +103,7 @@ class LLMEngine:
     @property
     def allocator(self) -> BlockAllocator:
         """The KV blocks of the pool."""
-        return self.scheduler.allocator
+        return cast(BlockAllocator, self.scheduler.allocator)
 
     @property
     def speculation(self) -> Speculation | None:
