@@ -19,7 +19,7 @@ from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api.errors import INTERNAL, LOG
-from tiny_llm_kit.server.openai_api.service import ServerOptions
+from tiny_llm_kit.server.openai_api.server_options import ServerOptions
 from tiny_llm_kit.server.server import create_app
 from tiny_llm_lab.arrivals import arrival_times
 

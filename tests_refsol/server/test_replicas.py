@@ -19,7 +19,7 @@ from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api.errors import ApiError, overloaded
-from tiny_llm_kit.server.openai_api.service import ServerOptions
+from tiny_llm_kit.server.openai_api.server_options import ServerOptions
 from tiny_llm_kit.server.openai_api.service_contract import ServiceRequest
 from tiny_llm_kit.server.replicas.engine_replica import EngineReplica
 from tiny_llm_kit.server.replicas.replica_metrics import ReplicaMetrics

@@ -17,7 +17,7 @@ from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api import known_fields, schemas
-from tiny_llm_kit.server.openai_api.service import ServerOptions
+from tiny_llm_kit.server.openai_api.server_options import ServerOptions
 from tiny_llm_kit.server.server import create_app
 
 # The longest answer that a request may ask for fills the context: here it is short.

@@ -13,7 +13,7 @@ from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.server import vllm_flags
 from tiny_llm_kit.server.arguments import server_options
 from tiny_llm_kit.server.listener import listen
-from tiny_llm_kit.server.openai_api.service import ServerOptions
+from tiny_llm_kit.server.openai_api.server_options import ServerOptions
 from tiny_llm_kit.server.server import create_app
 
 # Flags in the words of people who start vLLM, and what they become here.

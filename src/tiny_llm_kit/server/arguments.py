@@ -176,7 +176,7 @@ def server_options(options: argparse.Namespace) -> Any:
     Raises:
         ValueError: an option is out of range.
     """
-    from ..server.openai_api.service import ServerOptions
+    from .openai_api.server_options import ServerOptions
 
     names = tuple(options.served_model_name or [Path(options.model).resolve().name])
     sizes = {

@@ -33,8 +33,9 @@ from .openai_api.prompts import chat_ids, names_of, prompt_ids, prompts_of, text
 from .openai_api.request_ids import HEADER, RequestIds
 from .openai_api.responses import OWN_NAMES, ResponseBody, ResponseFormat, ResponseGeneration
 from .openai_api.server_log import ThroughputLog
-from .openai_api.service import EngineService, ServerOptions
-from .openai_api.service_contract import Service, ServiceRequest
+from .openai_api.server_options import ServerOptions
+from .openai_api.service import EngineService
+from .openai_api.service_contract import ModelService, ServiceRequest
 from .openai_api.step_budget import StepBudget
 from .openai_api.stepped_route import SteppedRoute
 from .openai_api.tool_use import (
@@ -170,7 +171,7 @@ def openapi_schema(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
-def service_of(request: Request) -> Service:
+def service_of(request: Request) -> ModelService:
     return request.app.state.service
 
 
@@ -273,7 +274,7 @@ def errors_in_words_of(body: schemas.GenerationBody) -> Iterator[None]:
         raise error.in_words_of(body.own_names) from None
 
 
-async def completion(service: Service, request: Request, body: schemas.CompletionBody) -> Response:
+async def completion(service: ModelService, request: Request, body: schemas.CompletionBody) -> Response:
     """The answer to `POST /v1/completions`."""
     check_body(service, body)
     if body.max_tokens == 0 and not body.echo:
@@ -299,7 +300,7 @@ async def completion(service: Service, request: Request, body: schemas.Completio
     return await Generation(service, stream, form, params.n).respond(request, body)
 
 
-async def conversation(service: Service, request: Request, body: schemas.ChatBody) -> Response:
+async def conversation(service: ModelService, request: Request, body: schemas.ChatBody) -> Response:
     """The answer to `POST /v1/chat/completions`."""
     stream, params, uses, reader = await opened(service, body)
     names = service.options.model_name, service.engine.tokenizer

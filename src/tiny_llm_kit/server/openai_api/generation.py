@@ -12,7 +12,7 @@ from .errors import INTERNAL, ApiError, json_response, not_serving, unavailable
 from .event_stream import DONE, Disconnected, EventStream, event, while_connected
 from .formats import AnswerFormat, ChunkEvents, token_counts
 from .schemas import GenerationBody, StreamOptions
-from .service_contract import AnswerStream, Service
+from .service_contract import AnswerStream, ModelService
 
 PASSED_ON = (  # to the solution, unless they were left out
     "stop_token_ids", "min_tokens", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
@@ -82,7 +82,7 @@ def structured_outputs(
     return next((names.StructuredOutputsParams(**form) for form in forms.values()), None)
 
 
-def check_ready(service: Service) -> None:
+def check_ready(service: ModelService) -> None:
     """Check that requests are taken.
 
     Raises:
@@ -92,7 +92,7 @@ def check_ready(service: Service) -> None:
         raise not_serving(service.state)
 
 
-def check_body(service: Service, body: GenerationBody) -> None:
+def check_body(service: ModelService, body: GenerationBody) -> None:
     """Validate what the schema cannot express.
 
     Raises:
@@ -123,7 +123,7 @@ class Generation:
         n: answers to each prompt.
     """
 
-    service: Service
+    service: ModelService
     stream: AnswerStream
     format: AnswerFormat
     n: int

@@ -9,7 +9,7 @@ from typing import Any
 from ...model.chat_template import ChatTemplateError
 from .errors import ApiError
 from .schemas import Message
-from .service_contract import Service
+from .service_contract import ModelService
 
 LOG = logging.getLogger("tiny_llm.server")
 NO_NAMES: Mapping[str, Any] = {}
@@ -29,7 +29,7 @@ def names_of(field: str, count: int) -> list[str]:
 
 
 async def prompt_ids(
-    service: Service, prompts: list[Any], add_special_tokens: bool = True
+    service: ModelService, prompts: list[Any], add_special_tokens: bool = True
 ) -> list[list[int]]:
     """Token ids of prompts that are texts; those that are ids already stay as they are.
 
@@ -50,7 +50,7 @@ async def prompt_ids(
 
 
 async def chat_ids(
-    service: Service,
+    service: ModelService,
     messages: Sequence[Message],
     add_generation_prompt: bool = True,
     names: Mapping[str, Any] = NO_NAMES,
@@ -76,7 +76,7 @@ async def chat_ids(
         raise ApiError(400, f"messages: {error.reason}", param="messages") from None
 
 
-async def text_of(service: Service, tokens: Sequence[int]) -> str:
+async def text_of(service: ModelService, tokens: Sequence[int]) -> str:
     """The text of token ids, with their special tokens.
 
     Raises:
@@ -88,7 +88,7 @@ async def text_of(service: Service, tokens: Sequence[int]) -> str:
     return await service.with_texts(len(tokens), lambda: tokenizer.decode(tokens, skip_special_tokens=False))
 
 
-def check_length(service: Service, name: str, characters: int) -> None:
+def check_length(service: ModelService, name: str, characters: int) -> None:
     """Refuse a text that cannot fit into the context, whatever its tokens are.
 
     Raises:

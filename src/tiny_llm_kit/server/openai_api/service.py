@@ -3,9 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,85 +17,11 @@ from ...solution_types import RequestStream, SamplingParams
 from ...terminal import FatalError
 from .errors import ApiError, not_serving, overloaded
 from .return_times import ReturnTimes
+from .server_options import ServerOptions
 from .service_contract import ServedModel, ServiceRequest
 
 LOG = logging.getLogger("tiny_llm.server")
 T = TypeVar("T")
-BODY_BYTES, TOKEN_BYTES = 2**20, 32  # of a request: always, and for each token of the context
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """The options of the server; those of the engine are `EngineOptions`.
-
-    Args:
-        model_name: what clients call the model.
-        solution: whose `EngineLoop` runs.
-        max_queue: answers that wait, beyond `max_num_seqs` that run; more are refused with 429.
-        api_key: clients must send it; None lets everybody in.
-        request_timeout: seconds until a request is given up.
-        drain_timeout: seconds that open requests have to end, once the server stops.
-        max_body_bytes: of a request; None follows from the context.
-        allowed_hosts: names of this server that the Host header of a request may have; None accepts all.
-        live_controls: whether the page may change the token budget.
-        tool_call_parser: how the model writes calls of tools, a name of `FORMATS`; None for that of its chat template.
-        reasoning_parser: a name of vLLM's for models that think; None if the chat template says so.
-        other_names: what clients may call the model too.
-        root_path: what a proxy in front takes away from paths.
-        allowed_origins: web pages that may read answers, "*" for all; with `allowed_methods` and `allowed_headers`, all
-            if there are none, and cookies if `allow_credentials`.
-        chat_template_kwargs: variables of the chat template, unless a request gives others.
-        access_log: whether each request is a line in the log.
-        log_stats: whether throughput is a line in the log while there is any.
-
-    Raises:
-        ValueError: a number is out of range.
-    """
-
-    model_name: str = "tiny-qwen3"
-    solution: str = "ref"
-    max_queue: int = 256
-    api_key: str | None = None
-    request_timeout: float = 600.0
-    drain_timeout: float = 30.0
-    max_body_bytes: int | None = None
-    allowed_hosts: tuple[str, ...] | None = None
-    live_controls: bool = False
-    tool_call_parser: str | None = None
-    reasoning_parser: str | None = None
-    other_names: tuple[str, ...] = ()
-    root_path: str = ""
-    allowed_origins: tuple[str, ...] = ()
-    allowed_methods: tuple[str, ...] = ()
-    allowed_headers: tuple[str, ...] = ()
-    allow_credentials: bool = False
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    access_log: bool = False
-    log_stats: bool = False
-
-    @property
-    def model_names(self) -> tuple[str, ...]:
-        """What clients may call the model; answers have the first."""
-        return self.model_name, *self.other_names
-
-    def body_limit(self, context: int | None) -> int:
-        """Bytes of a request: what text of the context takes, and as much again for what surrounds it.
-
-        Args:
-            context: tokens of a prompt and its answer; None if that is not known yet.
-        """
-        return self.max_body_bytes or BODY_BYTES + TOKEN_BYTES * (context or 0)
-
-    def __post_init__(self):
-        for name, least in (("max_queue", 0), ("drain_timeout", 0), ("max_body_bytes", 1)):
-            if (value := getattr(self, name)) is not None and not value >= least:  # neither is NaN
-                raise ValueError(f"{name} is {value}: give at least {least}")
-        if not self.request_timeout > 0:
-            raise ValueError(f"request_timeout is {self.request_timeout}: give more than 0 seconds")
-        if self.api_key == "":
-            raise ValueError(
-                "api_key is empty: an empty key protects nothing; leave it out, or give a longer one"
-            )
 
 
 class EngineService:
@@ -212,7 +137,7 @@ class EngineService:
         return ServedModel(engine.tokenizer, engine.max_model_len, engine.runner.vocab_size)
 
     async def with_texts(self, characters: int, work: Callable[[], T]) -> T:
-        """See `Service.with_texts`."""
+        """See `ModelService.with_texts`."""
         if characters < LONG_TEXT:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._tokenizing, work)
@@ -248,7 +173,7 @@ class EngineService:
             raise ApiError(400, str(error), param="structured_outputs") from None
 
     async def submit(self, request: ServiceRequest, streamed: bool = True) -> RequestStream:
-        """See `Service.submit`."""
+        """See `ModelService.submit`."""
         params = request.params
         engine, requests, held = self.engine, [], None
         if params.structured_outputs is not None:  # a large schema takes as long as a long text

@@ -2,13 +2,11 @@
 
 from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ...model.tokenizer import Tokenizer
 from ...solution_types import Piece, SamplingParams, ServingPackage
-
-if TYPE_CHECKING:
-    from .service import ServerOptions
+from .server_options import ServerOptions
 
 T = TypeVar("T")
 
@@ -66,10 +64,10 @@ class AnswerStream(AsyncIterable[Sequence[Piece]], Protocol):
         """The reader leaves: its answers end."""
 
 
-class Service(Protocol):
+class ModelService(Protocol):
     """Submits prompts, and knows the state of the server: "starting", "ready", "stopping", "stopped" or "dead"."""
 
-    options: "ServerOptions"
+    options: ServerOptions
     names: ServingPackage
     created: int
 

@@ -10,7 +10,7 @@ from ray.serve.handle import DeploymentHandle
 
 from ...engine.llm import LLM
 from ...model.tokenizer import load_tokenizer
-from ..openai_api.service import ServerOptions
+from ..openai_api.server_options import ServerOptions
 from ..server import app_around
 from .engine_replica import EngineReplica
 from .replica_metrics import ReplicaMetrics

@@ -7,7 +7,8 @@ from typing import Any
 from ...engine.llm import LLM
 from ...solution_types import Piece
 from ..openai_api.errors import ApiError
-from ..openai_api.service import EngineService, ServerOptions
+from ..openai_api.server_options import ServerOptions
+from ..openai_api.service import EngineService
 from ..openai_api.service_contract import ServiceRequest
 from .replica_request import ReplicaFacts, ReplicaPieces
 

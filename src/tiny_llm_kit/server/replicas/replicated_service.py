@@ -10,7 +10,7 @@ from weakref import WeakSet
 from ...engine.solution import resolve_serving
 from ...model.tokenizer import LONG_TEXT, Tokenizer
 from ..openai_api.errors import ApiError, not_serving, unavailable
-from ..openai_api.service import ServerOptions
+from ..openai_api.server_options import ServerOptions
 from ..openai_api.service_contract import ServedModel, ServiceRequest
 from .replica_metrics import ReplicaMetrics
 from .replica_request import CallReplica, ReplicaFacts
@@ -89,7 +89,7 @@ class ReplicatedService:
         return ServedModel(self._tokenizer, self._facts.max_model_len, self._facts.vocab_size)
 
     async def with_texts(self, characters: int, work: Callable[[], T]) -> T:
-        """Run work with the tokenizer; see `Service.with_texts`."""
+        """Run work with the tokenizer; see `ModelService.with_texts`."""
         if characters < LONG_TEXT:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._tokenizing, work)
@@ -106,7 +106,7 @@ class ReplicatedService:
             raise ApiError(400, message, param=field)
 
     async def submit(self, request: ServiceRequest, streamed: bool = True) -> ReplicaStream:
-        """Send a request to a replica; see `Service.submit`.
+        """Send a request to a replica; see `ModelService.submit`.
 
         Raises:
             ApiError: what the replica refuses it with; 503 when none accepts it in time.
