@@ -123,7 +123,6 @@ if TYPE_CHECKING:
         """
 
         from tiny_llm_ref.torch_backend import (
-            Meeting,
             PipelineStage,
             QuantizedWeights,
             Qwen3MLP,
@@ -136,31 +135,20 @@ if TYPE_CHECKING:
             RoPE,
             TinyKvFullCache,
             TinyKvPagedCache,
-            hpu,
-            hpu_self_check,
             sampler,
         )
 
-        attend_runs = staticmethod(torch_backend.attend_runs)
         attention_statistics = staticmethod(torch_backend.attention_statistics)
         block_mask = staticmethod(torch_backend.block_mask)
-        cannot_compile = staticmethod(torch_backend.cannot_compile)
-        capture_step = staticmethod(torch_backend.capture_step)
         causal_mask = staticmethod(torch_backend.causal_mask)
-        chunk_ways = staticmethod(torch_backend.chunk_ways)
         chunked_attention_mask = staticmethod(torch_backend.chunked_attention_mask)
-        compile_model = staticmethod(torch_backend.compile_model)
         create_batch_cache = staticmethod(torch_backend.create_batch_cache)
         create_kv_pools = staticmethod(torch_backend.create_kv_pools)
-        decode_runs = staticmethod(torch_backend.decode_runs)
         dequantize_weights = staticmethod(torch_backend.dequantize_weights)
         finish_attention = staticmethod(torch_backend.finish_attention)
-        fixed_sizes = staticmethod(torch_backend.fixed_sizes)
         flash_attention_device = staticmethod(torch_backend.flash_attention_device)
         flash_attention_tiled = staticmethod(torch_backend.flash_attention_tiled)
         grouped_product_by_expert = staticmethod(torch_backend.grouped_product_by_expert)
-        join_launched = staticmethod(torch_backend.join_launched)
-        launched = staticmethod(torch_backend.launched)
         linear = staticmethod(torch_backend.linear)
         linear_layer = staticmethod(torch_backend.linear_layer)
         make_sampler = staticmethod(torch_backend.make_sampler)
@@ -168,11 +156,9 @@ if TYPE_CHECKING:
         mlp_of = staticmethod(torch_backend.mlp_of)
         paged_decode_statistics = staticmethod(torch_backend.paged_decode_statistics)
         prepare_weights = staticmethod(torch_backend.prepare_weights)
-        product_ways = staticmethod(torch_backend.product_ways)
         quantize_matrix = staticmethod(torch_backend.quantize_matrix)
         quantize_weights = staticmethod(torch_backend.quantize_weights)
         quantized_linear = staticmethod(torch_backend.quantized_linear)
-        quantized_ways = staticmethod(torch_backend.quantized_ways)
         route = staticmethod(torch_backend.route)
         scaled_dot_product_attention_grouped = staticmethod(
             torch_backend.scaled_dot_product_attention_grouped
@@ -183,8 +169,6 @@ if TYPE_CHECKING:
         softmax = staticmethod(torch_backend.softmax)
         sort_by_expert = staticmethod(torch_backend.sort_by_expert)
         stack_experts = staticmethod(torch_backend.stack_experts)
-        use_native_layers = staticmethod(torch_backend.use_native_layers)
-        use_products = staticmethod(torch_backend.use_products)
         words_to_numbers = staticmethod(torch_backend.words_to_numbers)
 
 else:

@@ -303,24 +303,22 @@ async def completion(service: ModelService, request: Request, body: schemas.Comp
 async def conversation(service: ModelService, request: Request, body: schemas.ChatBody) -> Response:
     """The answer to `POST /v1/chat/completions`."""
     stream, params, uses, reader = await opened(service, body)
-    names = service.options.model_name, service.engine.tokenizer
+    names = service.options.model_name, service.model.tokenizer
     answer = ChatFormat(*names, bool(body.logprobs), uses, reader)
     return await Generation(service, stream, answer, params.n).respond(request, body)
 
 
-async def response(service: EngineService, request: Request, body: ResponseBody) -> Response:
+async def response(service: ModelService, request: Request, body: ResponseBody) -> Response:
     """The answer to `POST /v1/responses`."""
     chat = body.as_chat()
     stream, _, _, reader = await opened(service, chat)
-    names, read = (service.options.model_name, service.engine.tokenizer), reader or new_plain_reader
+    names, read = (service.options.model_name, service.model.tokenizer), reader or new_plain_reader
     return await ResponseGeneration(service, stream, ResponseFormat(*names, body, read()), 1).respond(
         request, chat
     )
 
 
-async def opened(
-    service: EngineService, body: schemas.ChatBody
-) -> tuple[Any, Any, ToolUse, NewReader | None]:
+async def opened(service: ModelService, body: schemas.ChatBody) -> tuple[Any, Any, ToolUse, NewReader | None]:
     """The stream of a conversation's answers, its parameters and tools, and what makes readers of its text."""
     check_body(service, body)
     if body.top_logprobs and not body.logprobs:
