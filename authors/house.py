@@ -5,6 +5,7 @@ Code lines have no blank lines, comments and docstrings: documentation costs not
 
 import ast
 import io
+import re
 import sys
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
@@ -23,13 +24,6 @@ from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.repo import BACKENDS, ROOT, SOURCES
 
-# The rooms whose sizes are counted, by their folders; a folder counts without the rooms below it.
-ROOMS = [
-    "src/tiny_llm_common", "src/tiny_llm_given",
-    *(f"src/tiny_llm_ref/{part}" for part in ("", "serving", "native", "mlx_backend", "torch_backend")),
-    *(f"src/tiny_llm_kit/{part}" for part in ("", "model", "engine", "trace", "server", "course", "commands")),
-    "src/tiny_llm_lab", "benchmarks", "authors", "book/tools", "models", "tests", "tests_refsol",
-]  # fmt: skip
 LAYOUT = (
     tokenize.NL,
     tokenize.COMMENT,
@@ -40,6 +34,14 @@ LAYOUT = (
 )
 BELOW = ("tiny_llm_common", "tiny_llm_given")  # what a solution imports by its whole name
 Import = tuple[Path, frozenset[str]]  # a file, and the names that an import binds
+
+
+@cache
+def ceilings() -> dict[str, int]:
+    """How many lines of code each room may have, by its folder, from pyproject.toml."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    table = text.partition("[tool.tiny_llm.ceilings]")[2].partition("\n[")[0]
+    return {room: int(lines) for room, lines in re.findall(r'^"(.+)" = (\d+)$', table, re.MULTILINE)}
 
 
 @cache
@@ -71,9 +73,7 @@ def docstring_lines(source: str) -> set[int]:
 
 def files_of(room: str) -> list[Path]:
     """The source files of a room, without those of the rooms below it."""
-    below = [
-        ROOT / other for other in ROOMS if other != room and f"{other}/".startswith(f"{room.rstrip('/')}/")
-    ]
+    below = [ROOT / other for other in ceilings() if other.startswith(f"{room}/")]
     folder = ROOT / room
     return [file for file in source_files(folder) if not any(other in file.parents for other in below)]
 
@@ -83,6 +83,12 @@ def sizes(files: Iterable[Path]) -> tuple[int, int, int]:
     files = list(files)
     raw = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
     return len(files), sum(len(code_lines(file)) for file in files), raw
+
+
+def without_a_task() -> list[Path]:
+    """The learner's files that have none, but for those that only make a folder a package."""
+    learners = [file for file in source_files(LEARNER) if file.name != "__init__.py"]
+    return [file for file in learners if not exercises_of(REFERENCE / file.relative_to(LEARNER))]
 
 
 def learners_share(port: str) -> float:
@@ -210,16 +216,14 @@ def files_of_an_answer(port: str) -> tuple[int, int]:
 
 def report_house(console: Console) -> int:
     """Print the sizes of all rooms, and the figures of the learner's package."""
-    table = Table("room", "files", "code lines", "lines", box=None, pad_edge=False)
-    for room in ROOMS:
-        table.add_row(room.rstrip("/"), *(f"{number:,}" for number in sizes(files_of(room))))
+    table = Table("room", "files", "code lines", "ceiling", "lines", box=None, pad_edge=False)
+    for room, ceiling in ceilings().items():
+        files, code, raw = sizes(files_of(room))
+        table.add_row(room, *(f"{number:,}" for number in (files, code, ceiling, raw)))
     console.print(table)
-    learners = [file for file in source_files(LEARNER) if file.name != "__init__.py"]
-    without = [file for file in learners if not exercises_of(REFERENCE / file.relative_to(LEARNER))]
     number, code, raw = sizes(source_files(LEARNER))
-    console.print(
-        f"\nsrc/tiny_llm: {raw:,} lines, {code:,} of code, in {number} files; {len(without)} without a task"
-    )
+    console.print(f"\nsrc/tiny_llm: {raw:,} lines, {code:,} of code, in {number} files")
+    console.print(f"{len(without_a_task())} of them without a task, those called __init__.py left out")
     for port in BACKENDS:
         model, scheduler = f"{port}_backend/qwen3_week2.py", "serving/batching/hybrid_scheduler.py"
         parts = (f"{name}: {_in_words(closure(REFERENCE / name))}" for name in (model, scheduler))
@@ -232,7 +236,8 @@ def report_house(console: Console) -> int:
     for file, reached in late.items():
         console.print(f"  {file.relative_to(REFERENCE)} → {', '.join(each.stem for each in reached)}")
     kit = source_files(SOURCES / "tiny_llm_kit")
-    console.print(f"isinstance in the reference: {count_names(source_files(REFERENCE), 'isinstance')}")
+    for name, folder in (("the reference", REFERENCE), ("what is given", SOURCES / "tiny_llm_given")):
+        console.print(f"isinstance in {name}: {count_names(source_files(folder), 'isinstance')}")
     console.print(f"Any in the kit: {count_names(kit, 'Any')}")
     return 0
 

@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from tiny_llm_common.groups import Group, PartialSums
 from tiny_llm_common.layer_weights import Checkpoint, ModelShape
-from tiny_llm_given.mlx.layers import Linear
+from tiny_llm_given.layers import Linear
 
 from ..serving.parallel.shards import ROW_PARALLEL, vocabulary_of
 from .embedding import AnyEmbedding

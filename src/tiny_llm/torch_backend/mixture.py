@@ -10,9 +10,9 @@ import torch
 
 from tiny_llm_common.groups import Group
 from tiny_llm_common.layer_weights import MixtureShape, ModelShape
+from tiny_llm_given.layers import Linear
 from tiny_llm_given.torch.expert_weights import ExpertMatrices, Experts, reads_no_count
 from tiny_llm_given.torch.hpu_mixture import StaticMixture
-from tiny_llm_given.torch.layers import Linear
 
 from ..serving.parallel.shards import vocabulary_of
 from .basics import silu

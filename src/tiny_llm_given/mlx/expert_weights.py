@@ -5,7 +5,7 @@ from typing import Any, TypeGuard
 
 import mlx.core as mx
 
-from .layers import Linear
+from ..layers import Linear
 
 
 class ExpertMatrices(tuple[Linear, ...]):

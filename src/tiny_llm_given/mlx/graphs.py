@@ -14,7 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from .masks import changed_layer
+from ..windows import changed_layer
 from .products import has_kernels
 from .solution import MlxSolution
 

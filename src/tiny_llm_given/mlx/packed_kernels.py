@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from ..windows import inner_layer
 from .cpu_attention import attend_packed, step_reads
-from .masks import inner_layer
 from .solution import MlxSolution
 
 

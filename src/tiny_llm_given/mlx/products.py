@@ -12,9 +12,9 @@ from typing import Any
 
 import mlx.core as mx
 
+from ..layers import DenseLinear, Linear, with_bias
+from ..windows import inner_layer
 from .cpu_attention import step_reads
-from .layers import DenseLinear, Linear, with_bias
-from .masks import inner_layer
 from .native import NativeMatrix
 from .native_attention import computes
 from .native_quantized import NativeQuantizedMatrix, is_native

@@ -4,7 +4,7 @@ from typing import Any, TypeGuard
 
 import torch
 
-from .layers import Linear
+from ..layers import Linear
 
 
 class ExpertMatrices(tuple[Linear, ...]):

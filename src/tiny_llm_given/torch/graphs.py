@@ -27,9 +27,9 @@ from typing import Any
 
 import torch
 
+from ..windows import changed_layer, inner_layer
 from . import hpu
 from .cpu_attention import attend_decodes_in_place, attend_packed
-from .masks import changed_layer, inner_layer
 from .native_layer import NativeLayer
 from .products import use_products
 from .solution import TorchSolution

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from tiny_llm_common.groups import Group
 
-from .layers import Linear
+from ..layers import Linear
 
 Route = Callable[[torch.Tensor, int, bool], tuple[torch.Tensor, torch.Tensor]]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from ..layers import BiasedLinear
 from ..native import between_products
 from ..native.arrays import NativeArray
 from ..native.product import LINE
-from .layers import BiasedLinear
 from .native import NativeMatrix, native_array
 from .native_quantized import NativeQuantizedMatrix, is_native
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from ..layers import BiasedLinear
 from ..native import quantized_product
 from ..native.arrays import NativeArray
 from ..native.quantized_product import LINE, PackedMatrix, QuantizedKernel
-from .layers import BiasedLinear
 from .native import NativeMatrix
 
 SLICE_ROWS = 512  # rows that are packed at the same time: for a moment each number takes 3 bytes

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..windows import inner_layer
 from .cpu_attention import attend_packed, step_reads
 from .hpu_attention import attend_fused, fused_mask
-from .masks import inner_layer
 from .solution import TorchSolution
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from ..layers import DenseLinear, Linear, with_bias
+from ..windows import changed_layer, inner_layer
 from .cpu_attention import step_reads
 from .cpu_products import Multiply, PackedLinear, PlainLinear, by_tiles, by_vector
-from .layers import DenseLinear, Linear, with_bias
-from .masks import changed_layer, inner_layer
 from .native import NativeMatrix
 from .native_attention import computes
 from .native_layer import NativeLayer, can_be_native, has_kernel

@@ -4,7 +4,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from tiny_llm_given.mlx.layers import DenseLinear, Linear, with_bias
+from tiny_llm_given.layers import DenseLinear, Linear, with_bias
 
 from .basics import linear
 

@@ -7,9 +7,10 @@ from typing import Any
 import mlx.core as mx
 
 from tiny_llm_common.layer_weights import Checkpoint, ModelShape, head_norm, layer_weights
-from tiny_llm_given.mlx.layers import Linear
-from tiny_llm_given.mlx.masks import behind_windows, window_mask
+from tiny_llm_given.layers import Linear
+from tiny_llm_given.mlx.masks import window_mask
 from tiny_llm_given.mlx.rope_tables import rope_of
+from tiny_llm_given.windows import behind_windows
 
 from .basics import silu
 from .embedding import embedding_of

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
+Array = Any  # of the port's library
 
 
 class Linear(Protocol):
@@ -16,7 +16,7 @@ class Linear(Protocol):
     @property
     def nbytes(self) -> int: ...
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+    def __call__(self, x: Array) -> Array: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,9 +29,9 @@ class DenseLinear:
         multiply: Day 1.1's `linear`.
     """
 
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-    multiply: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+    weight: Array
+    bias: Array | None
+    multiply: Callable[[Array, Array, Array | None], Array]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -41,7 +41,7 @@ class DenseLinear:
     def nbytes(self) -> int:
         return self.weight.nbytes
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Array) -> Array:
         return self.multiply(x, self.weight, self.bias)
 
 
@@ -55,7 +55,7 @@ class BiasedLinear:
     """
 
     layer: Linear
-    bias: torch.Tensor
+    bias: Array
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -65,10 +65,10 @@ class BiasedLinear:
     def nbytes(self) -> int:
         return self.layer.nbytes
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Array) -> Array:
         return self.layer(x) + self.bias
 
 
-def with_bias(layer: Any, bias: torch.Tensor | None) -> Linear:
+def with_bias(layer: Any, bias: Array | None) -> Linear:
     """A layer whose weight multiplies itself, and the bias if there is one."""
     return layer if bias is None else BiasedLinear(layer, bias)
