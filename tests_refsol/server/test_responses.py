@@ -11,7 +11,7 @@ from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api.answer_parts import AnswerDelta, AnswerReader, ThoughtReader
-from tiny_llm_kit.server.openai_api.responses import ResponseBody, ResponseFormat
+from tiny_llm_kit.server.openai_api.responses import ResponseBody, ResponsesFormat
 from tiny_llm_kit.server.server import ServerOptions, create_app
 from tiny_llm_ref.serving.loop.request_stream import Piece
 
@@ -112,7 +112,7 @@ def test_what_is_not_there_is_refused_by_its_name(client, body, param, says):
 
 
 def test_thoughts_are_an_item_of_their_own():
-    form = ResponseFormat("m", None, ResponseBody(input="a"), AnswerReader(ThoughtReader(True), None))
+    form = ResponsesFormat("m", None, ResponseBody(input="a"), AnswerReader(ThoughtReader(True), None))
     usage = {
         "prompt_tokens": 1,
         "completion_tokens": 2,

@@ -31,7 +31,7 @@ from .openai_api.live_feed import LiveFeed, LivePage
 from .openai_api.metrics import CONTENT_TYPE, EngineMetrics, ServerMetrics
 from .openai_api.prompts import chat_ids, names_of, prompt_ids, prompts_of, text_of
 from .openai_api.request_ids import HEADER, RequestIds
-from .openai_api.responses import OWN_NAMES, ResponseBody, ResponseFormat, ResponseGeneration
+from .openai_api.responses import OWN_NAMES, ResponseBody, ResponseGeneration, ResponsesFormat
 from .openai_api.server_log import ThroughputLog
 from .openai_api.server_options import ServerOptions
 from .openai_api.service import EngineService
@@ -313,7 +313,7 @@ async def response(service: ModelService, request: Request, body: ResponseBody) 
     chat = body.as_chat()
     stream, _, _, reader = await opened(service, chat)
     names, read = (service.options.model_name, service.model.tokenizer), reader or new_plain_reader
-    return await ResponseGeneration(service, stream, ResponseFormat(*names, body, read()), 1).respond(
+    return await ResponseGeneration(service, stream, ResponsesFormat(*names, body, read()), 1).respond(
         request, chat
     )
 

@@ -107,7 +107,7 @@ OWN_NAMES = {
 }
 
 
-class ResponseFormat(AnswerFormat):
+class ResponsesFormat(AnswerFormat):
     """The response object, with one message, and before it what the model has thought.
 
     Args:
@@ -186,7 +186,7 @@ class ResponseFormat(AnswerFormat):
 class ResponseGeneration(Generation):
     """An open request whose stream has the events of the responses API."""
 
-    format: ResponseFormat  # type: ignore[misc]
+    format: ResponsesFormat  # type: ignore[misc]
 
     async def _events(self, body: GenerationBody) -> AsyncGenerator[str, None]:
         form, number = self.format, 0
