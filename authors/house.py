@@ -8,6 +8,7 @@ import io
 import re
 import sys
 import tokenize
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from inspect import CO_OPTIMIZED
@@ -208,7 +209,9 @@ def files_of_an_answer(port: str) -> tuple[int, int]:
     """In how many files one decode step of one request runs, and `LLM.generate`."""
     with LLM("tiny-qwen3", backend=port, device="cpu", num_blocks=4) as llm:
         sampling = llm.engine.names.SamplingParams(max_tokens=8, ignore_eos=True)
-        whole = files_entered(lambda: llm.generate("What is a KV cache?", sampling, use_tqdm=False))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # this is a chat model, and the text is no conversation
+            whole = files_entered(lambda: llm.generate("What is a KV cache?", sampling, use_tqdm=False))
         llm.engine.add(llm.engine.request(None, [1, 2, 3], sampling))
         llm.engine.step()  # the prompt
         return len(files_entered(llm.engine.step)), len(whole)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tiny_llm_common.scheduled import Scheduled
 from tiny_llm_kit.course.fakes.lockstep import LockstepRunner
 from tiny_llm_kit.engine.packed_runner import PackedRunner
 from tiny_llm_kit.engine.port import Port
@@ -63,7 +64,7 @@ class PackedServing:
 
     def run(self, entries: Iterable[tuple[AnswerSequence, int, int]]) -> list[np.ndarray]:
         """Compute (sequence, start, size) in one call; return the logits of the rows that need a token."""
-        plan = [self.s.Scheduled(*entry) for entry in entries]
+        plan = [Scheduled(*entry) for entry in entries]
         self.rows = []
         self.runner.run(self.s.pack(plan))
         needing = [entry for entry in plan if entry.needs_token]
