@@ -16,6 +16,8 @@ def assert_close(actual, expected, *, atol: float = 1e-5, rtol: float = 1e-5, id
         AssertionError: naming the idea, the shapes, and the worst element.
     """
     __tracebackhide__ = True
+    if actual is None:
+        raise AssertionError(f"{idea}\n  the result is None: is a `return` missing?")
     actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
     if actual.shape != expected.shape:
         raise AssertionError(f"{idea}\n  shape {actual.shape}, expected {expected.shape}")

@@ -25,6 +25,7 @@ from tests_refsol.order import FIRST
 from tiny_llm_kit.course import tree
 from tiny_llm_kit.course.address import Day, Task
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
+from tiny_llm_kit.course.grading.ideas import FORGOTTEN, LENGTHS
 from tiny_llm_kit.course.pages import sittings_of
 from tiny_llm_kit.course.see import week_2_day_7
 from tiny_llm_kit.course.tree import REFERENCE, parts_of, reference_files
@@ -167,6 +168,35 @@ def test_a_run_stops_after_the_first_task_that_fails(grade):
     assert "task 1.1.1 fails: later tests were not run; --all runs them too" in done.stdout
     done = grade(TWO_TASKS.format("assert False", "pass"), "--by-task")
     assert done.returncode == 1 and "1 failed, 4 passed" in done.stdout
+
+
+def test_the_first_failure_is_the_one_that_is_shown(grade):
+    """And its message is the last line; the others of its task are a number."""
+    test = (
+        "@pytest.mark.task('1.1.1')\n@pytest.mark.parametrize('i', range(30))\n"
+        "def test_a(i):\n    assert i == 1, f'number {i} is wrong'\n"
+    )
+    done = grade(test, "--by-task", "--stop-at-task")
+    lines = done.stdout.strip().splitlines()
+    assert done.returncode == 1 and lines[-2:] == [
+        "28 more fail: --all shows all of them",
+        "number 0 is wrong",
+    ]
+    assert "number 2 is wrong" not in done.stdout and len(lines) < 30
+
+
+WITHOUT_A_RETURN = (
+    "None.shape", "None + 1", "list(None)", "assert None == [1]", "Port('ref', 'mlx', 'cpu').numpy(None)",
+    "Port('ref', 'torch', 'cpu').numpy(None)",
+)  # fmt: skip
+
+
+def test_what_an_error_often_means_is_said(grade):
+    """A forgotten return on every port, and results that are too many."""
+    lines = [*WITHOUT_A_RETURN, "list(zip([1], [1, 2], strict=True))"]
+    tests = [f"def test_{number}():\n    {line}\n" for number, line in enumerate(lines)]
+    said = grade("\n".join(["from tiny_llm_kit.engine.port import Port", *tests])).stdout
+    assert said.count(FORGOTTEN) == len(WITHOUT_A_RETURN) and said.count(LENGTHS) == 1, said
 
 
 def test_a_blank_task_does_not_stop_a_run(grade):

@@ -1,10 +1,11 @@
 """Which port a machine gets, and what it is told when one cannot be had."""
 
+import shutil
 from functools import partial
 
 import pytest
 
-from tiny_llm_kit.course import capabilities
+from tiny_llm_kit.course import answers, capabilities
 from tiny_llm_kit.engine import solution as solutions
 from tiny_llm_kit.engine.backends import installation
 
@@ -66,6 +67,28 @@ def test_a_missing_port_says_how_to_get_it(monkeypatch, system, machine, backend
     monkeypatch.setattr(installation, "installed_backends", list)
     with pytest.raises(SystemExit, match=line):
         installation.require_backend(backend)
+
+
+@pytest.fixture
+def begun(monkeypatch, tmp_path):
+    """A learner's package with one answer on MLX, of somebody who has chosen no port."""
+    shutil.copytree(answers.LEARNER / "mlx_backend", tmp_path / "mlx_backend")
+    shutil.copytree(answers.LEARNER / "torch_backend", tmp_path / "torch_backend")
+    monkeypatch.setattr(answers.has_answers, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(capabilities, "SETTINGS", tmp_path / "settings.json")
+    monkeypatch.delenv("TINY_LLM_BACKEND", raising=False)
+    file = tmp_path / "mlx_backend" / "attention.py"
+    text = file.read_text(encoding="utf-8")
+    assert answers.BLANK in text and not answers.has_answers("mlx")
+    file.write_text(text.replace(answers.BLANK, "return softmax(", 1), encoding="utf-8")
+
+
+def test_a_port_that_is_installed_later_takes_nobody_away_from_the_one_that_was_begun(begun, monkeypatch):
+    monkeypatch.setattr(capabilities, "default_port", lambda: "torch")
+    assert capabilities.learner_port() == "mlx"
+    assert answers.other_port(["mlx"]) is None and answers.other_port(["mlx", "torch"]) is None
+    line = "you work on torch, but mlx_backend has answers: `pdm run course port mlx` goes on with them"
+    assert answers.other_port(["torch"]) == line
 
 
 @pytest.mark.parametrize("solution", ["ref", "tiny_llm"])

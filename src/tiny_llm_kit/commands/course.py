@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..course.address import Day, Task
+from ..course.answers import other_port
 from ..course.arguments import day_argument, task_argument
 from ..course.capabilities import learner_port, ports_of, set_learner_port
 from ..course.hints import hints
@@ -40,6 +41,8 @@ def status(options: argparse.Namespace) -> None:
             str(state.task.of_day), str(state.task), state.part, f"[{colour}]{state.status}[/]", names
         )
     console.print(table)
+    if line := other_port(ports_of(options.backend or learner_port())):
+        console.print(line, style="yellow")
     counts = {name: sum(state.status == name for state in found) for name in COLOURS}
     console.print("  ".join(f"{counts[name]} {name}" for name in COLOURS))
 

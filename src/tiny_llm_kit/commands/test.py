@@ -3,6 +3,7 @@
 import sys
 
 from ..course.address import Day
+from ..course.answers import other_port
 from ..course.capabilities import learner_port, ports_of
 from ..course.grading.run import files_of, parse, parser, run, selected_days
 from ..course.learner import states
@@ -30,6 +31,8 @@ def main(argv: list[str] | None = None) -> None:
         fail(
             "nothing is filled in yet: start with `pdm run test --week 1 --day 1` and its chapter, `pdm run book`"
         )
+    if line := other_port(backends):
+        print(line)
     extra = ["--record", "--by-task", f"--time-limit={options.time_limit}"]
     extra += [] if options.all else ["--stop-at-task"]
     sys.exit(run("tiny_llm", backends, files_of(chosen), options, rest, extra))

@@ -20,6 +20,7 @@ from ..engine.solution import SOLUTIONS
 from ..repo import BACKENDS, PRIVATE, SETTINGS
 from ..terminal import fail
 from .address import Day, Task, task_of_label
+from .answers import port_with_answers
 from .tree import PARTS
 
 if TYPE_CHECKING:
@@ -45,7 +46,10 @@ AUTO_LOADERS = LOADERS[:2]  # those that `auto` takes, the newest last
 
 
 def learner_port() -> str:
-    """The port this learner works on: `mlx`, `torch` or `both`; the environment's, if it names one."""
+    """The port this learner works on: `mlx`, `torch` or `both`; the environment's, if it names one.
+
+    Of a learner who has chosen none, it is that with answers.
+    """
     if (named := environment_port()) != "auto":
         return named
     try:
@@ -53,7 +57,7 @@ def learner_port() -> str:
         if port not in (*BACKENDS, "both"):
             raise ValueError(port)
     except FileNotFoundError:
-        return default_port()
+        return port_with_answers() or default_port()
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise SystemExit(f"{SETTINGS}: not a settings file; delete it to start with the defaults") from None
     return port

@@ -71,6 +71,8 @@ class Port(PortNames):
         return self.backend_module.to_array(values, dtype, self.device)
 
     def numpy(self, array: Array) -> np.ndarray:
+        if array is None:  # MLX's None would become an array of objects
+            raise TypeError("an array is wanted, and this is a 'NoneType' object")
         return self.backend_module.to_numpy(array)
 
     def dtype(self, name: str) -> Any:

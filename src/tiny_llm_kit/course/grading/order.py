@@ -27,16 +27,49 @@ def _group(item: pytest.Item) -> tuple[Task | None, bool]:
     return place_of(item), place_of(item) == task_of(item)
 
 
+def message_of(report: pytest.TestReport) -> str:
+    """The message of a failed test in one line: what it often means, where that is known."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    said = str(report.longrepr) if crash is None else crash.message
+    idea = getattr(report, "idea", None)
+    first = next((line for line in said.splitlines() if line.strip()), "it failed").removeprefix(
+        "AssertionError: "
+    )
+    return f"{first} ({idea})" if idea else first
+
+
 class StopAtFirstTask:
     """A pytest plugin that ends the run after the first task with a failing test.
 
-    The other tests of that task alone still run, since they show what is wrong. A blank task does not count. After a
-    test that took too long nothing else runs: the next ones would take as long.
+    The other tests of that task alone still run, and are counted: the first failure is shown, and its message is the
+    last line. A blank task does not count. After a test that took too long nothing else runs: the next ones would take
+    as long.
     """
 
     def __init__(self):
         self.failed: pytest.Item | None = None
         self.is_slow = False
+        self.first: pytest.TestReport | None = None  # the failure that is shown
+        self.more: set[str] = set()  # the tests of the others
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        if not report.failed or getattr(report, "blank", None):
+            return None
+        self.first = self.first or report
+        if report.nodeid == self.first.nodeid:  # pytest may ask twice
+            return None
+        self.more.add(report.nodeid)
+        return "more", "F", "FAILED"  # a kind of its own, of which nothing is shown
+
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        """Writes the last lines, after pytest's own."""
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        if self.first is None or reporter is None:
+            return
+        if self.more:
+            reporter.write_line(f"{len(self.more)} more fail: --all shows all of them")
+        reporter.write_line(message_of(self.first), red=True)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the grader, which marks blanks
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):

@@ -27,6 +27,7 @@ from ...trace.text import counted
 from ..address import Day, Task, parse_task, task_of_label
 from ..progress import record_results
 from ..tree import parts_of, tasks_of_part
+from .ideas import idea_of
 from .items import port_of, task_of
 from .order import StopAtFirstTask, in_order_of_tasks
 from .time_limit import TimeLimit
@@ -178,6 +179,10 @@ class Grader:
         if blank:
             report.blank = blank
             report.longrepr = f"blank: {blank}"
+        elif call.excinfo and (idea := idea_of(call.excinfo.value)):
+            report.idea = idea
+            if hasattr(report.longrepr, "addsection"):
+                report.longrepr.addsection("what this often means", idea)
         report.grades = self._grades(item)
         return report
 
