@@ -30,6 +30,12 @@ COURSE: list[Check] = [
     ("the prefix check: each day needs only the days before it", ["course", "prefix"]),
     ("the mutants: each wrong solution is caught", ["course", "mutants"]),
 ]
+# For learners who want to know in a minute whether this machine can do the course.
+SMOKE: list[Check] = [
+    ("an answer of the reference", ["main", "--solution", "ref", "--prompt", "What is a KV cache?"]),
+    ("the tests of Week 1 on the reference", ["test-refsol", "--week", "1"]),
+]
+SECONDS_OF_TWO_CORES = 458  # of all checks, on a quiet machine
 NOT_INHERITED = (
     "PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_PLUGINS", "PYTHONDONTWRITEBYTECODE",
 )  # fmt: skip
@@ -48,14 +54,27 @@ TWO_THREADS: list[Check] = [
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="pdm run test-all", description=__doc__)
     parser.add_argument(LONG, action="store_true", help=f"also the tests of the machine: {LONG_ADDS}")
+    parser.add_argument(
+        "--smoke", action="store_true", help="an answer and Week 1's tests alone, in a minute"
+    )
     options = parser.parse_args(argv)
-    failed = [] if "torch" in installed_backends() else run([INSTALLATION])
-    failed += run_all(options.long)
-    if not options.long:
+    failed = run(SMOKE) if options.smoke else run_everything(options.long)
+    if not (options.long or options.smoke):
         print(f"not run: {LONG_ADDS} (add {LONG})")
     for title in failed:
         print(f"FAILED: {title}")
     sys.exit(1 if failed else 0)
+
+
+def run_everything(long: bool) -> list[str]:
+    """Say how long it takes, install what is missing, and run all checks; return the titles of failures."""
+    minutes = max(3, round(SECONDS_OF_TWO_CORES * 2 / WORKERS / 60)) + 6 * long
+    print(f"all checks take about {minutes} minutes on {WORKERS} cores; --smoke takes one", flush=True)
+    if "torch" in installed_backends():
+        return run_all(long)
+    failed = run([INSTALLATION])
+    print("two ports are installed now: `pdm run course port` shows which one you work on, and sets it")
+    return failed + run_all(long)
 
 
 def run_all(long: bool = False) -> list[str]:

@@ -217,6 +217,19 @@ def test_whatever_fails_fails_test_all(broken, monkeypatch, capsys):
     assert f"FAILED: {broken}\n" in capsys.readouterr().out
 
 
+def test_it_says_how_long_it_takes_before_it_begins_and_a_smoke_test_takes_a_minute(monkeypatch, capsys):
+    calls = []
+    monkeypatch.setattr(test_all, "installed_backends", lambda: ["mlx"])
+    monkeypatch.setattr(test_all, "call", lambda title, *_: calls.append((title, capsys.readouterr().out)))
+    for options in ([], ["--smoke"]):
+        with pytest.raises(SystemExit):
+            test_all.main(options)
+    assert calls[0][0] == test_all.INSTALLATION[0]
+    assert re.match(r"all checks take about \d+ minutes on \d+ cores; --smoke takes one\n", calls[0][1])
+    assert "two ports are installed now" in "".join(out for _, out in calls)
+    assert [title for title, _ in calls[-2:]] == [title for title, _ in test_all.SMOKE]
+
+
 def test_long_tests_are_named_and_run_only_when_asked_for(monkeypatch, capsys):
     calls, with_two = [], [arguments for _, arguments in test_all.TWO_THREADS]
     monkeypatch.setattr(test_all, "installed_backends", lambda: ["mlx", "torch"])
