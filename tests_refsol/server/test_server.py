@@ -911,6 +911,21 @@ def test_an_engine_that_cannot_be_opened_ends_with_one_line(arguments, says, cap
     assert says in err and "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("why", "device", "says"),
+    [("no C++ compiler", "cpu", 1), (None, "cpu", 0), ("no C++ compiler", "cuda", 0)],
+)
+def test_a_server_that_does_without_compiled_kernels_says_so(why, device, says, monkeypatch, capsys):
+    llm = SimpleNamespace(engine=SimpleNamespace(port=SimpleNamespace(device=device)))
+    monkeypatch.setattr(serve, "opened", lambda options, engine: llm)
+    monkeypatch.setattr(serve, "why_no_kernels", lambda: why)
+    assert serve.make_llm(serve.parsed([]), {}) is llm
+    err = capsys.readouterr().err
+    assert err.count("\n") == says and (
+        not says or ("no kernels in C++, so steps take" in err and why in err)
+    )
+
+
 @contextmanager
 def switch_interval_kept():
     """`serve` sets it for its process."""

@@ -15,7 +15,10 @@ from tiny_llm_kit.model.chat_template import ChatTemplate
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api.answer_parts import AnswerReader, ThoughtReader
-from tiny_llm_kit.server.openai_api.tool_calls import FORMATS, CallReader, format_of
+from tiny_llm_kit.server.openai_api.finite_schema import finite
+from tiny_llm_kit.server.openai_api.schemas import ChatBody
+from tiny_llm_kit.server.openai_api.tool_calls import FORMATS, CallReader, forced_calls, format_of
+from tiny_llm_kit.server.openai_api.tool_use import ToolUse
 from tiny_llm_kit.server.server import ServerOptions, create_app
 
 ENGINE = {
@@ -130,17 +133,69 @@ def test_several_answers_have_their_own_calls(client):
     assert len({choice.message.tool_calls[0].id for choice in made.choices}) == 3
 
 
+UNBOUNDED = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"}, "count": {"type": "integer"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "place": {"anyOf": [{"type": "null"}, {"type": "object", "properties": {"c": {"type": ["string", "null"]}}}]},
+    },
+    "required": ["text", "count", "tags", "place"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_tokens": 400}, {"max_tokens": None}, {"max_tokens": 400, "temperature": 1.5}]
+)
+def test_arguments_without_limits_of_their_own_come_to_an_end(client, options):
+    """A model of some million parameters never closes a string that it may write on."""
+    tools = [{"type": "function", "function": {"name": "note", "parameters": UNBOUNDED}}, CLOCK]
+    found = asked(client, tools=tools, tool_choice="required", seed=1, **options)
+    assert found.finish_reason == "tool_calls", found
+    for name, arguments in calls_of(found):
+        assert name == "clock" or arguments.keys() == set(UNBOUNDED["required"])
+
+
+def test_limits_leave_a_schema_its_own_and_allow_nothing_new():
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "maxLength": 3}, "b": {"enum": ["x"]}, "c": {"type": "string", "minLength": 900},
+            "d": {"type": "array", "minItems": 99, "items": {"type": "integer", "minimum": 0, "maximum": 9}},
+            "e": {"$ref": "#/$defs/T"}, "f": {"type": "integer", "minimum": 10**16}, "g": True,
+        },
+        "$defs": {"T": {"type": "string", "pattern": "x+"}},
+    }  # fmt: skip
+    made = finite(schema, 100)["properties"]
+    assert made["a"] == schema["properties"]["a"] and made["b"] == schema["properties"]["b"]
+    assert made["c"]["maxLength"] >= 900 and made["d"]["maxItems"] >= 99
+    assert made["d"]["items"] == schema["properties"]["d"]["items"] and made["g"] is True
+    assert made["f"]["maximum"] >= 10**16 and finite(schema, 100)["$defs"] == schema["$defs"]
+    assert finite(schema, 3) and finite({"type": "object"}, 5) == {"type": "object"}
+    nested = {"type": "string"}
+    for _ in range(300):
+        nested = {"type": "array", "items": nested}
+    assert finite(nested, 100)["maxItems"] == 4
+
+
+def test_an_answer_of_many_tokens_has_no_other_limits_than_the_schema(server):
+    tokenizer = server.app.state.service.engine.tokenizer
+    body = ChatBody.model_validate({"messages": HELLO, "tools": [WEATHER, CLOCK], "tool_choice": "required"})
+    uses = ToolUse.of(body, tokenizer, None)
+    few, many = (uses.grammar(tokenizer, room).splitlines()[0] for room in (1000, 10_000))
+    assert "{0,3}" in few and few.replace("{0,3}", "*") == many
+
+
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("only_one", [True, False])
 def test_what_is_forced_is_what_the_reader_of_the_format_reads(server, name, only_one):
     """A grammar, and a text in it that the reader takes apart."""
     from llguidance import LLMatcher, LLTokenizer
 
-    from tiny_llm_kit.server.openai_api.tool_calls import forced_calls
-
     tokenizer, form = server.app.state.service.engine.tokenizer, FORMATS[name]
     schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
-    grammar = forced_calls(form, {'f"\u00fc': schema, "g": {"type": "object"}}, only_one, tokenizer.token_id)
+    functions = {'f"\u00fc': schema, "g": {"type": "object"}}
+    grammar = forced_calls(form, functions, 1 if only_one else None, tokenizer.token_id)
     call = f'{{"name": {json.dumps(chr(102) + chr(34) + chr(252))}, "{form.arguments}": {{"a": "x"}}}}'
     between = {"hermes": "\n</tool_call>\n<tool_call>\n", "mistral": ", ", "llama3_json": "; "}[name]
     begin = "" if form.bare else form.begin + form.opens
@@ -157,10 +212,8 @@ def test_what_is_forced_is_what_the_reader_of_the_format_reads(server, name, onl
 
 
 def test_the_mark_of_a_call_may_be_one_token(server):
-    from tiny_llm_kit.server.openai_api.tool_calls import forced_calls
-
     tokens = {"<tool_call>": 7, "</tool_call>": 8}
-    grammar = forced_calls(FORMATS["hermes"], {"f": {"type": "object"}}, True, tokens.get)
+    grammar = forced_calls(FORMATS["hermes"], {"f": {"type": "object"}}, 1, tokens.get)
     assert grammar.splitlines()[0] == 'start: <[7]> "\\n" one "\\n" <[8]>'
 
 

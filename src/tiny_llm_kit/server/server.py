@@ -325,13 +325,13 @@ async def opened(service: ModelService, body: schemas.ChatBody) -> tuple[Any, An
         raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
     options, tokenizer = service.options, service.model.tokenizer
     uses = ToolUse.of(body, tokenizer, options.tool_call_parser)
-    form = uses.grammar(tokenizer), uses.shows_special(tokenizer)
-    logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    limit = body.max_completion_tokens or body.max_tokens
-    params = sampling_params(service.names, body, limit, logprobs, *form)
-    service.check_room(1, params.n)
+    service.check_room(1, body.n or 1)
     names = {**options.chat_template_kwargs, **template_names(body, uses)}
     ids = await chat_ids(service, body.messages, names=names)
+    limit, room = body.max_completion_tokens or body.max_tokens, service.model.max_model_len - len(ids)
+    form = uses.grammar(tokenizer, min(limit or room, room)), uses.shows_special(tokenizer)
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    params = sampling_params(service.names, body, limit, logprobs, *form)
     submitted = ServiceRequest([ids], params, body.priority or "interactive", ["messages"])
     stream = await service.submit(submitted, bool(body.stream))
     # A form leaves no room for the rest of a thought that the prompt has begun.

@@ -56,14 +56,14 @@ def format_of(template: str, name: str | None = None) -> ToolFormat:
 
 
 def forced_calls(
-    form: ToolFormat, functions: Mapping[str, Any], at_most_one: bool, token_of: Callable[[str], int | None]
+    form: ToolFormat, functions: Mapping[str, Any], most: int | None, token_of: Callable[[str], int | None]
 ) -> str:
     """A grammar in Lark for an answer that is nothing but calls.
 
     Args:
         form: of the model.
         functions: the JSON schema of the arguments of each function that may be called, by its name.
-        at_most_one: whether the answer ends after one call.
+        most: calls after which the answer ends; None for any number.
         token_of: the id of a mark that is one token of the model; None for a mark that is text.
     """
 
@@ -77,14 +77,19 @@ def forced_calls(
         for number, (name, schema) in enumerate(functions.items())
     ]
     one = f"one: {' | '.join(f'call_{number}' for number in range(len(functions)))}"
+
+    def several(item: str, between: str) -> str:
+        if most == 1:
+            return item
+        return f"{item} ({quoted(between)} {item}){'*' if most is None else f'{{0,{most - 1}}}'}"
+
     if form.bare:  # the mark changes nothing, and their templates ask for the object alone
-        start = "one" if at_most_one else 'one ("; " one)*'
+        start = several("one", "; ")
     elif form.end:
         block = f"{mark(form.begin)} {quoted(form.opens)} one {quoted(form.closes)} {mark(form.end)}"
-        start = block if at_most_one else f'{block} ("\\n" {block})*'
+        start = several(block, "\n")
     else:
-        calls = "one" if at_most_one else 'one (", " one)*'
-        start = f"{mark(form.begin)} {quoted(form.opens)} {calls} {quoted(form.closes)}"
+        start = f"{mark(form.begin)} {quoted(form.opens)} {several('one', ', ')} {quoted(form.closes)}"
     return "\n".join([f"start: {start}", one, *rules])
 
 

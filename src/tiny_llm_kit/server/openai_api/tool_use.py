@@ -7,10 +7,14 @@ from typing import Any
 from ...model.tokenizer import Tokenizer
 from .answer_parts import THINK, AnswerReader, ThoughtReader
 from .errors import ApiError
+from .finite_schema import finite
 from .schemas import ChatBody, TemplateBody
 from .tool_calls import CallReader, ToolFormat, forced_calls, format_of
 from .tool_schemas import Function, NamedTool
 
+FEW_TOKENS = 4000  # more characters of bounded strings than these have no grammar within its limits
+CALL_TOKENS, MOST_CALLS = 200, 4  # of forced calls, in an answer of few tokens
+MARKS = 80  # characters of a forced call around its arguments, beside the name
 RESERVED = (
     "self",
     "messages",
@@ -67,12 +71,23 @@ class ToolUse:
             raise ApiError(400, "tool_choice: tools has no function of this name", param="tool_choice")
         return cls(form, {name: functions[name]}, True, True, True)
 
-    def grammar(self, tokenizer: Tokenizer) -> str | None:
-        """What the answer has to follow; None for any text."""
+    def grammar(self, tokenizer: Tokenizer, room: int) -> str | None:
+        """What the answer has to follow; None for any text.
+
+        Args:
+            room: tokens that it may have. If these are few, calls and their arguments come to an end within them; else
+                the end is left to the model.
+        """
         if self.form is None or not self.forced:
             return None
+        most = 1 if self.at_most_one else None
         schemas = {name: arguments_schema(each.parameters) for name, each in self.functions.items()}
-        return forced_calls(self.form, schemas, self.at_most_one, tokenizer.token_id)
+        if room <= FEW_TOKENS:
+            most = most or max(1, min(MOST_CALLS, room // CALL_TOKENS))
+            schemas = {
+                name: finite(schema, room // most - MARKS - len(name)) for name, schema in schemas.items()
+            }
+        return forced_calls(self.form, schemas, most, tokenizer.token_id)
 
     def shows_special(self, tokenizer: Tokenizer) -> bool:
         """Whether the mark of a call is a special token, which is no text unless it is asked for."""
@@ -103,7 +118,7 @@ class ToolUse:
 def arguments_schema(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
     """The schema of forced arguments: an object, with no other properties than those that are named."""
     schema = {"type": "object", **(parameters or {"properties": {}, "additionalProperties": False})}
-    if schema.get("properties") and "patternProperties" not in schema:
+    if "properties" in schema and "patternProperties" not in schema:
         schema.setdefault("additionalProperties", False)
     return schema
 
