@@ -359,6 +359,26 @@ def test_attention_takes_the_mask_that_the_cache_returns(b, rng):
 
 
 @pytest.mark.task("2.1.3")
+def test_attention_gives_the_cache_all_that_it_may_need(b, monkeypatch):
+    """How many tokens, the step's mask and the step's positions: a cache of another kind has nothing else to go by."""
+    stored, model = golden("tied-1"), model_of(b, "tied-1")
+    cache, calls = model.create_kv_cache()[0], []
+    update = cache.update_and_fetch
+
+    def recorded(key, value, mask_length=None, mask=None, *, positions=None):
+        calls.append((mask_length, mask, positions))
+        return update(key, value, mask_length, mask, positions=positions)
+
+    monkeypatch.setattr(cache, "update_and_fetch", recorded)
+    step = model.begin(np.zeros((2, 6)), 0, [cache] * len(model.layers), "causal")
+    model.layers[0].attention(b.array(stored["x"][:, :6]), step, cache)
+    ((length, mask, positions),) = calls
+    assert length == 6, f"the cache gets L, the number of new tokens, not {length}"
+    assert mask is step.mask, "the cache gets step.mask"
+    assert positions is step.positions, "the cache gets positions=step.positions"
+
+
+@pytest.mark.task("2.1.3")
 def test_attention_keeps_the_type(b):
     """bf16 weights and a bf16 stream give a bf16 answer, near the exact one, for a prompt and for one token."""
     stored, model = golden("tied-1"), model_of(b, "tied-1", "bfloat16")

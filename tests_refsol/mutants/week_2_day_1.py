@@ -174,6 +174,7 @@ MUTANTS = [
         "L, step.mask, positions",
         "L, None, positions",
     ),
+    _attention("the cache does not get the step's positions", ", positions=step.positions", ""),
     _attention(
         "joins the heads without bringing them back behind the tokens",
         "self.wo(heads",
