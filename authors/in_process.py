@@ -26,7 +26,7 @@ from .overlay import Overlay
 Result = TypeVar("Result")
 
 # Kernels in C++ for any processor, and as soon as possible: half the compiler's time is the header of AVX.
-KERNEL_FLAGS = "-O0 -U__AVX2__ -U__AVX512F__ -U__AVX512BF16__ -U__AVX512VNNI__"
+KERNEL_FLAGS = "-O0 -U__AVX2__ -U__AVX512F__ -U__AVX512BF16__ -U__AVX512VNNI__ -DBLOCKS_OF_A_TILE=4"
 
 
 @dataclass

@@ -8,12 +8,12 @@ import os
 
 import numpy as np
 import pytest
-from tiny_llm_kit.engine.processor import processor_name
 
 from support.close import assert_close
 from support.kernels import attend, multiply, multiply_quantized, rounded
 from tiny_llm_given.native import library
 from tiny_llm_kit.course.languages import language_of
+from tiny_llm_kit.engine.machine import processor_name
 from tiny_llm_kit.engine.port import Port
 
 pytestmark = pytest.mark.tool("c++")

@@ -5,7 +5,10 @@
 #include "lines.h"
 
 // How many blocks of 16 outputs and rows of x a tile has: its sums stay in registers.
-constexpr int BLOCKS = WIDTH == 16 ? 4 : 1;
+#ifndef BLOCKS_OF_A_TILE  // where wrong solutions are tested, whatever the processor is
+#define BLOCKS_OF_A_TILE (WIDTH == 16 ? 4 : 1)
+#endif
+constexpr int BLOCKS = BLOCKS_OF_A_TILE;
 constexpr int ROWS = WIDTH == 16 ? 6 : WIDTH == 8 ? 4 : 2;
 
 template <typename Number>
