@@ -169,7 +169,11 @@ def read(
     is_reference, parts = not top, []
     with redirect_stderr(io.StringIO()):  # what each load says of its memory
         network = network_of(port, plan.model, way)
-    options = {"max_model_len": plan.window, "num_blocks": -(-plan.window // BLOCK), "block_size": BLOCK}
+    options: dict[str, Any] = {
+        "max_model_len": plan.window,
+        "num_blocks": -(-plan.window // BLOCK),
+        "block_size": BLOCK,
+    }
     with LLM.of(port, network, EndlessTokenizer(), max_num_seqs=1, enforce_eager=True, **options) as llm:
         port.backend_module.set_threads(plan.threads)
         for number, ids in enumerate(windows):

@@ -15,8 +15,10 @@ __all__ = [
     "Bucket",
     "Buckets",
     "Event",
+    "Group",
     "HybridScheduler",
     "KvCache",
+    "Network",
     "PackedBatch",
     "PackedModel",
     "Part",
@@ -36,6 +38,7 @@ __all__ = [
 Array = Any  # of the port's library: the two array types have nothing in common that could be named
 
 if TYPE_CHECKING:
+    from tiny_llm_common.groups import Group
     from tiny_llm_ref import serving, torch_backend
     from tiny_llm_ref.serving import (
         BatchCache,
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
         StructuredOutputsParams,
     )
     from tiny_llm_ref.serving import Sequence as AnswerSequence
+    from tiny_llm_ref.torch_backend import Qwen3ModelWeek3 as Network
 
     class ServingPackage:
         """The names of `<solution>.serving` that the kit uses.

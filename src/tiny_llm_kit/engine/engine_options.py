@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from tiny_llm_common.layer_weights import ModelShape
 from tiny_llm_common.prompt_check import plain_number
 
-from ..model.config import ModelConfig
+from ..solution_types import ServingPackage
 from .speculation.speculative_config import SpeculativeConfig
 
 COUNTS = (
@@ -171,7 +172,7 @@ class EngineOptions:
         return self.pipeline_parallel_size > 1
 
 
-def check_policy(names: Any, policy: str) -> None:
+def check_policy(names: ServingPackage, policy: str) -> None:
     """Check that there is such a policy.
 
     Args:
@@ -200,7 +201,7 @@ class EngineLimits:
     has_chunks: bool
 
     @classmethod
-    def of(cls, options: EngineOptions, names: Any, config: ModelConfig) -> "EngineLimits":
+    def of(cls, options: EngineOptions, names: ServingPackage, config: ModelShape) -> "EngineLimits":
         """The limits of an engine.
 
         Args:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..solution_types import AnswerSequence, Event, SamplingParams
 from .outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 
 
@@ -23,7 +24,7 @@ class EngineRequest:
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
-    sampling: Any
+    sampling: SamplingParams
     tokenizer: Any
     error: str | None = None
     sequences: list[Any] = field(default_factory=list)
@@ -48,7 +49,7 @@ class EngineRequest:
         for sequence in self.sequences:
             sequence.abort()
 
-    def on_event(self, event: Any) -> None:
+    def on_event(self, event: Event) -> None:
         """Records the time of an event of one of its sequences."""
         if event.kind == "token":
             self.metrics.add_token(event.time)
@@ -76,7 +77,7 @@ class EngineRequest:
         rest = [self._logprobs(found[position]) for position in range(1, len(self.prompt_token_ids))]
         return [None, *rest]
 
-    def _answer(self, index: int, sequence: Any) -> CompletionOutput:
+    def _answer(self, index: int, sequence: AnswerSequence) -> CompletionOutput:
         wants = self.sampling.logprobs is not None
         logprobs = (
             [self._logprobs(sampled) for sampled in sequence.sampled[: len(sequence.tokens)]]
@@ -87,7 +88,7 @@ class EngineRequest:
             index,
             sequence.text,
             list(sequence.tokens),
-            sequence.finish_reason,
+            sequence.finish_reason or "unfinished",
             logprobs,
             sequence.error,
             sequence.stop_reason,

@@ -11,6 +11,7 @@ from os import PathLike
 from typing import Any
 
 from ..model.quantization import QUANTIZATIONS
+from ..solution_types import AnswerSequence, Network, SamplingParams
 from .backends.installation import backend_of_environment, default_port
 from .engine_options import EngineOptions, check_policy
 from .engine_request import EngineRequest
@@ -99,7 +100,13 @@ class LLM:
 
     @classmethod
     def of(
-        cls, port: Port, network: Any, tokenizer: Any, *, draft_network: Any = None, **options: Any
+        cls,
+        port: Port,
+        network: Network,
+        tokenizer: Any,
+        *,
+        draft_network: Network | None = None,
+        **options: Any,
     ) -> "LLM":
         """An `LLM` of a model that is loaded already, as is the draft model of `speculative_config`, if any."""
         llm = cls.__new__(cls)
@@ -233,7 +240,7 @@ class LLM:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _params_of(self, params: Any, count: int) -> list[Any]:
+    def _params_of(self, params: SamplingParams, count: int) -> list[Any]:
         """One value per prompt, with the default instead of None."""
         names = self.engine.names
         listed = list(params) if isinstance(params, Sequence) else [params] * count
@@ -243,7 +250,7 @@ class LLM:
             )
         return [names.SamplingParams() if each is None else each for each in listed]
 
-    def _request(self, prompt: Any, params: Any) -> EngineRequest:
+    def _request(self, prompt: Any, params: SamplingParams) -> EngineRequest:
         text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
         text = text if isinstance(text, str) else None
         try:
@@ -268,7 +275,7 @@ class _TextStream:
     def __init__(self, on_text: Callable[[str], object]):
         self._on_text, self._tokens, self._characters = on_text, 0, 0
 
-    def emit(self, sequence: Any) -> None:
+    def emit(self, sequence: AnswerSequence) -> None:
         """Emit the text since the last call, if there is a new token or text."""
         text, tokens = sequence.text, len(sequence.tokens)
         if tokens > self._tokens or len(text) > self._characters:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
-from ..solution_types import BlockAllocator, Event, ServingPackage
+from ..solution_types import BlockAllocator, Event, SamplingParams, ServingPackage
 from ..terminal import interrupts_kept
 from .backends.grammar import CompiledGrammar
 from .engine_options import EngineOptions
@@ -122,7 +122,7 @@ class LLMEngine:
             )
         self._start_scheduler()
 
-    def _emit(self, event: Any) -> None:
+    def _emit(self, event: Event) -> None:
         if event.request is not None:
             number = event.request.request_id
             request = self._open.pop(number, None) if event.kind == "finish" else self._open.get(number)
@@ -155,7 +155,7 @@ class LLMEngine:
         self,
         prompt: str | None,
         ids: Sequence[int],
-        sampling: Any,
+        sampling: SamplingParams,
         error: str | None = None,
         *,
         priority: str = "interactive",
@@ -178,12 +178,13 @@ class LLMEngine:
             error = error or NO_PROMPT_ROWS
         return self._requests.request(prompt, ids, sampling, error, priority)
 
-    def compile_grammar(self, sampling: Any) -> CompiledGrammar:
+    def compile_grammar(self, sampling: SamplingParams) -> CompiledGrammar:
         """The grammar of `sampling`, which requests find compiled while it is held. May run on any thread.
 
         Raises:
             ValueError: there is no such grammar.
         """
+        assert sampling.structured_outputs is not None
         return self._requests.grammars.compiled(sampling.structured_outputs)
 
     def add(self, request: EngineRequest) -> None:
@@ -264,7 +265,7 @@ class LLMEngine:
         del self.runner, self.scheduler, self._parallel, self._requests
 
 
-def call_quietly(listener: Callable[[Any], object], event: Any) -> None:
+def call_quietly(listener: Callable[[Any], object], event: Event) -> None:
     """Tells a listener of an event, whatever it raises."""
     with suppress(BaseException):
         listener(event)

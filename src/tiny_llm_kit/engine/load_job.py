@@ -7,6 +7,7 @@ from typing import Any
 from ..model.config import ModelConfig
 from ..model.hub import find_model
 from ..model.tokenizer import load_tokenizer
+from ..solution_types import Group
 from .job import Job
 from .loading import Division, Loading, load_network, random_network
 from .port import Port
@@ -53,7 +54,7 @@ def rounds_of(job: Job, port: Port) -> Callable[[int], str] | None:
     return activation_choice(port, options.activations or ("float" if is_usual or is_exact else None))
 
 
-def loading_of(job: Job, port: Port, group: Any = None) -> Loading:
+def loading_of(job: Job, port: Port, group: Group | None = None) -> Loading:
     """The plan of loading: of this rank's part of the model, or without a group of all of it."""
     options, division = job.options, None
     if group is not None:
@@ -66,7 +67,7 @@ def loading_of(job: Job, port: Port, group: Any = None) -> Loading:
     )
 
 
-def network_of(job: Job, port: Port, group: Any = None) -> tuple[Any, Any]:
+def network_of(job: Job, port: Port, group: Group | None = None) -> tuple[Any, Any]:
     """This rank's part of the model, and the tokenizer; the whole model without a group.
 
     Raises:

@@ -23,7 +23,7 @@ from ..model.safetensors_folder import TensorInfo
 from ..model.tied_head import LINE as HEAD_LINE
 from ..model.tied_head import with_saved_head
 from ..model.tokenizer import Tokenizer, load_tokenizer
-from ..solution_types import ServingPackage
+from ..solution_types import Group, ServingPackage
 from .model_runner import ModelRunner
 from .port import Port, load_backend
 from .weights.parts_of_files import PartsOfFiles
@@ -121,7 +121,7 @@ class Division:
         expert_parallel: whether they share the experts, and not every expert's matrices.
     """
 
-    group: Any
+    group: Group
     stages: bool = False
     expert_parallel: bool = False
 
@@ -227,7 +227,7 @@ def random_network(
     return plan.network(port, "week3", weights), checkpoint
 
 
-def mlp_options(port: Port, config: ModelConfig, group: Any = None) -> dict[str, Any]:
+def mlp_options(port: Port, config: ModelConfig, group: Group | None = None) -> dict[str, Any]:
     """What a model with experts is given, so that its layers have mixtures: nothing for other models.
 
     Args:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ..solution_types import Network
 from .engine_options import EngineLimits, EngineOptions
 from .llm_engine import LLMEngine
 from .other_ranks import OtherRanks
@@ -19,12 +20,12 @@ from .step_shapes import StepShapes
 
 def open_engine(
     port: Port,
-    network: Any,
+    network: Network,
     tokenizer: Any,
     options: EngineOptions,
     *,
     ranks: OtherRanks | None = None,
-    draft_network: Any = None,
+    draft_network: Network | None = None,
     clock: Callable[[], float] = time.perf_counter,
     warm_up: Callable[[StepShapes, PackedRunner], None] = StepShapes.warm_up,
 ) -> LLMEngine:
@@ -60,7 +61,7 @@ def open_engine(
     return LLMEngine(port, tokenizer, shapes, runner, planning, ranks, products, setup_seconds, clock)
 
 
-def put_fast_paths(port: Port, network: Any, options: EngineOptions, ranks: OtherRanks) -> str:
+def put_fast_paths(port: Port, network: Network, options: EngineOptions, ranks: OtherRanks) -> str:
     """Put the fastest products and layers of this machine on a network; returns the products in words."""
     # Several ranks share the cores, so that what one of them measures says little.
     wanted = options.cpu_products if ranks.size == 1 else "usual"
@@ -70,7 +71,11 @@ def put_fast_paths(port: Port, network: Any, options: EngineOptions, ranks: Othe
 
 
 def _speculation(
-    port: Port, runner: PackedRunner, options: EngineOptions, limits: EngineLimits, draft_network: Any
+    port: Port,
+    runner: PackedRunner,
+    options: EngineOptions,
+    limits: EngineLimits,
+    draft_network: Network | None,
 ) -> Speculation | None:
     config = options.speculation
     if config is None:
@@ -78,5 +83,6 @@ def _speculation(
     if config.method == "ngram":
         proposer = port.serving.PromptLookup(*config.lookup)
     else:
+        assert draft_network is not None  # the options name one
         proposer = draft_model(port, draft_network, options, limits, runner)
     return Speculation(port.serving, options, limits, runner, config, proposer)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..solution_types import StructuredOutputsParams
+from ..solution_types import SamplingParams, ServingPackage, StructuredOutputsParams
 from .backends.grammar import Grammars
 from .engine_request import EngineRequest
 
@@ -24,7 +24,14 @@ class RequestFactory:
     """
 
     def __init__(
-        self, names: Any, tokenizer: Any, *, vocab_size: int, max_model_len: int, pool_tokens: int, seed: int
+        self,
+        names: ServingPackage,
+        tokenizer: Any,
+        *,
+        vocab_size: int,
+        max_model_len: int,
+        pool_tokens: int,
+        seed: int,
     ):
         self.names, self.tokenizer, self.seed = names, tokenizer, seed
         self.vocab_size, self.max_model_len, self.pool_tokens = vocab_size, max_model_len, pool_tokens
@@ -32,7 +39,12 @@ class RequestFactory:
         self._num_requests = self._num_sequences = 0
 
     def request(
-        self, prompt: str | None, ids: Sequence[int], sampling: Any, error: str | None, priority: str
+        self,
+        prompt: str | None,
+        ids: Sequence[int],
+        sampling: SamplingParams,
+        error: str | None,
+        priority: str,
     ) -> EngineRequest:
         """See `LLMEngine.request`."""
         number, self._num_requests = self._num_requests, self._num_requests + 1
@@ -49,7 +61,7 @@ class RequestFactory:
             self._constrain(made.sequences, sampling.structured_outputs)
         return made
 
-    def _sequence(self, ids: list[int], sampling: Any, priority: str) -> Any:
+    def _sequence(self, ids: list[int], sampling: SamplingParams, priority: str) -> Any:
         number, self._num_sequences = self._num_sequences, self._num_sequences + 1
         limit = {"sampling": sampling, "max_seq_len": self.max_model_len, "priority": priority}
         return self.names.Sequence(ids, self.tokenizer, request_id=number, **limit)

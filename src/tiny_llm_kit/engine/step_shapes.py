@@ -1,8 +1,6 @@
 """The shapes that the steps of an engine can have: what is padded and compiled, and the warm-up before any request."""
 
-from typing import Any
-
-from ..solution_types import Bucket, Buckets, PackedBatch, ServingPackage
+from ..solution_types import Bucket, Buckets, Network, PackedBatch, ServingPackage
 from .compilation import FREE_SHAPES, keep_compiled, shapes_without_buckets, will_compile
 from .engine_options import EngineLimits, EngineOptions
 from .other_ranks import OtherRanks
@@ -53,7 +51,7 @@ class StepShapes:
         known = limits_of_steps(policy, limits.has_chunks, self.num_blocks) if own else {}
         return self.names.make_buckets(strategy, *sizes, pad_pages="pages" in fixed, **known)
 
-    def new_runner(self, network: Any, ranks: OtherRanks | None = None) -> PackedRunner:
+    def new_runner(self, network: Network, ranks: OtherRanks | None = None) -> PackedRunner:
         """A runner of the network; with its parts compiled, the first run of each shape compiles them.
 
         Args:

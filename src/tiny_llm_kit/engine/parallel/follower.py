@@ -10,6 +10,7 @@ import threading
 from contextlib import nullcontext, suppress
 from typing import Any
 
+from ...solution_types import Group, Network
 from ..engine_options import EngineLimits
 from ..job import Job
 from ..load_job import network_of, port_of
@@ -33,7 +34,7 @@ class Follower:
         group: of the ranks, if this process is in it already.
     """
 
-    def __init__(self, channel: Channel, group: Any = None):
+    def __init__(self, channel: Channel, group: Group | None = None):
         self.channel = channel
         self.group: Any = group
         self.runner: PackedRunner
@@ -77,7 +78,7 @@ class Follower:
             os._exit(0)  # rank 0 is gone, and this process may wait for it in a collective call
 
 
-def runner_of(port: Port, network: Any, job: Job, num_blocks: int, is_profiled: bool) -> PackedRunner:
+def runner_of(port: Port, network: Network, job: Job, num_blocks: int, is_profiled: bool) -> PackedRunner:
     """A runner with the shapes and pools of rank 0's, compiled if that is."""
     options = job.options
     if is_profiled:
@@ -86,7 +87,7 @@ def runner_of(port: Port, network: Any, job: Job, num_blocks: int, is_profiled: 
     return StepShapes(port, port.serving, options, limits, num_blocks).new_runner(network)
 
 
-def follow(channel: Channel, group: Any = None) -> int:
+def follow(channel: Channel, group: Group | None = None) -> int:
     """Follows rank 0 to the end. What goes wrong is sent to rank 0, which reports it.
 
     Returns:

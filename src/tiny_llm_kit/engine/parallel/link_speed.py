@@ -4,6 +4,7 @@ import time
 from statistics import median
 from typing import Any
 
+from ...solution_types import Group
 from ..port import Port
 
 ROUNDS = 5  # measured, after one that warms up
@@ -23,7 +24,7 @@ def seconds_per_sum(port: Port, ranks: Any, rows: int, width: int, count: int) -
     return median(run_sums(port, ranks.group, rows, width, count)[1:]) / count
 
 
-def run_sums(port: Port, group: Any, rows: int, width: int, count: int) -> list[float]:
+def run_sums(port: Port, group: Group, rows: int, width: int, count: int) -> list[float]:
     """Sums arrays over the ranks; returns the seconds of each round. Every rank calls it at the same time."""
     seconds = []
     with port.backend_module.inference():

@@ -3,8 +3,8 @@
 import os
 import sys
 from contextlib import ExitStack
-from typing import Any
 
+from ...solution_types import Group
 from ..job import Job
 from ..other_ranks import OtherRanks
 from ..port import Port
@@ -102,7 +102,7 @@ def launched_ranks(port: Port, host: str) -> Ranks:
     return ranks
 
 
-def shared_door(port: Port, group: Any, own: Contact | None) -> tuple[int, str]:
+def shared_door(port: Port, group: Group, own: Contact | None) -> tuple[int, str]:
     """Rank 0's port and key on every rank: the first row of what all ranks gather; the others' rows are blank.
 
     Arrays are all that a group carries before there are channels, so the text goes as the numbers of its characters.

@@ -1,8 +1,6 @@
 """Measurements before an engine's first request: memory of the largest step, and cost of steps."""
 
-from typing import Any
-
-from ...solution_types import Array, PackedBatch, ServingPackage, StepProfile
+from ...solution_types import Array, Network, PackedBatch, ServingPackage, StepProfile
 from ..engine_options import EngineLimits, EngineOptions
 from ..other_ranks import OtherRanks
 from ..packed_runner import PackedRunner
@@ -17,7 +15,7 @@ GRAPH_SHARE = 0.1
 def measured_num_blocks(
     port: Port,
     names: ServingPackage,
-    network: Any,
+    network: Network,
     options: EngineOptions,
     limits: EngineLimits,
     ranks: OtherRanks,

@@ -16,6 +16,7 @@ from typing import Any
 
 from tiny_llm_given.user_cache import user_cache
 
+from ...solution_types import Network
 from ..machine import processor_name
 from ..port import Port
 
@@ -32,7 +33,7 @@ MIX = {1: 16, 4: 8, 16: 4, 128: 1}
 Seconds = Mapping[str, Mapping[int, float]]  # by the name of a way and its rows, per byte of weights
 
 
-def choose_products(port: Port, network: Any, wanted: str | None = None, compiles: bool = False) -> str:
+def choose_products(port: Port, network: Network, wanted: str | None = None, compiles: bool = False) -> str:
     """Put the fastest products on a network on a CPU, and pack its weights if a packed layout is faster.
 
     Args:

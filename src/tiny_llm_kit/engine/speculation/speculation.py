@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...solution_types import BlockAllocator, HybridScheduler, ServingPackage
+from ...solution_types import BlockAllocator, HybridScheduler, Network, ServingPackage
 from ..engine_options import EngineLimits, EngineOptions
 from ..packed_runner import PackedRunner
 from ..port import Port
@@ -54,7 +54,7 @@ class Speculation:
 
 
 def draft_model(
-    port: Port, network: Any, options: EngineOptions, limits: EngineLimits, target: PackedRunner
+    port: Port, network: Network, options: EngineOptions, limits: EngineLimits, target: PackedRunner
 ) -> DraftModel:
     """A draft model with as many KV blocks as the model has.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from prometheus_client import Counter
 
+from ...solution_types import Event
 from ..openai_api.metrics import EngineMetrics
 from .replica_stream import AnswerCounts
 
@@ -60,14 +61,14 @@ class ReplicaMetrics(EngineMetrics):
         event: Any = AnswerEvent(kind, self._clock(), answer)
         self(event)
 
-    def _on_refuse(self, event: Any) -> None:
+    def _on_refuse(self, event: Event) -> None:
         """No replica has accepted it: for metrics it was never here."""
         del self._times[event.request.request_id]
 
-    def _on_prefill(self, event: Any) -> None:
+    def _on_prefill(self, event: Event) -> None:
         """Accepted; what the prefix cache had is known with the last piece."""
         self._times[event.request.request_id].started_time = event.time
 
-    def _on_finish(self, event: Any) -> None:
+    def _on_finish(self, event: Event) -> None:
         self._count_cached(event.request)
         super()._on_finish(event)

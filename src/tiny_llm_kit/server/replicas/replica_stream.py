@@ -2,9 +2,8 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from ...solution_types import Piece, Sampled
+from ...solution_types import Piece, Sampled, SamplingParams
 from ..openai_api.errors import ApiError, unavailable
 from ..openai_api.service_contract import ServiceRequest
 from .replica_request import CallReplica, ReplicaPieces
@@ -18,7 +17,7 @@ class AnswerCounts:
     """What the HTTP side knows of one answer, for its numbers of tokens and for metrics."""
 
     num_prompt_tokens: int
-    sampling: Any
+    sampling: SamplingParams
     num_cached: int = 0
     tokens: list[Sampled] = field(default_factory=list)
     finish_reason: str | None = None
