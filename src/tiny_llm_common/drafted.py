@@ -74,3 +74,24 @@ class Proposer(Protocol):
             For each of them the tokens that may follow its known tokens, in their order; empty without a guess.
         """
         ...
+
+
+@dataclass
+class SpeculationCounts:
+    """What drafts have come to in the life of an engine.
+
+    Args:
+        drafts: entries of plans that had drafts.
+        draft_tokens: drafts of all of them.
+        accepted_tokens: drafts that were right.
+    """
+
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+
+    def add(self, draft_tokens: int, accepted_tokens: int) -> None:
+        """Counts one entry."""
+        self.drafts += 1
+        self.draft_tokens += draft_tokens
+        self.accepted_tokens += accepted_tokens

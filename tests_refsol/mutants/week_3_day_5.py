@@ -2,7 +2,7 @@
 
 from authors.mutants import Mutant
 
-PROFILE, ORCA, PACED = "policies/step_profile.py", "policies/orca.py", "policies/paced_prefill.py"
+PROFILE, ORCA, PACED = "policies/step_profile.py", "policies/mixing.py", "policies/mixing.py"
 QUEUE, SLACK, PREEMPTION = "policies/aged_queue.py", "policies/slack.py", "policies/preemption.py"
 SECONDS = "return max(self.math.a + self.math.b * tokens, self.memory.a + self.memory.b * decodes)"
 DECODES = "decodes = [(size, 0, measure(size, size)) for size in decode_sizes]"

@@ -123,7 +123,7 @@ ROWS = "batch.sample_rows.extend(range(rows - 1 - len(drafts), rows))"
 
 
 def _pack(idea: str, old: str, new: str) -> Mutant:
-    return _mutant("4.3.3", "drafted", idea, old, new)
+    return _mutant("4.3.3", "drafts", idea, old, new)
 
 
 PACK = [
@@ -155,7 +155,7 @@ TAKEN = "    return list(drawn[: accepted + 1])\n"
 
 
 def _verify(idea: str, old: str, new: str) -> Mutant:
-    return _mutant("4.3.4", "verify", idea, old, new)
+    return _mutant("4.3.4", "drafts", idea, old, new)
 
 
 VERIFY = [
@@ -208,7 +208,7 @@ FREE = "    table.allocator.free(rejected)\n"
 
 
 def _rewind(idea: str, old: str, new: str) -> Mutant:
-    return _mutant("4.3.5", "rewind", idea, old, new)
+    return _mutant("4.3.5", "drafts", idea, old, new)
 
 
 REWIND = [
@@ -251,7 +251,7 @@ NEXT = "        k, useful, probability = k + 1, useful + probability, probabilit
 
 
 def _length(idea: str, old: str, new: str) -> Mutant:
-    return _mutant("4.3.6", "draft_length", idea, old, new)
+    return _mutant("4.3.6", "drafts", idea, old, new)
 
 
 LENGTH = [

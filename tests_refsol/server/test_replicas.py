@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from tiny_llm_common.packed_model import Sampled
+from tiny_llm_common.piece import Piece
 from tiny_llm_kit.commands import serve
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
@@ -35,7 +36,6 @@ from tiny_llm_kit.server.replicas.replica_stream import LOST, ReplicaStream
 from tiny_llm_kit.server.replicas.replicated_service import ReplicatedService
 from tiny_llm_kit.server.server import app_around
 from tiny_llm_ref import SamplingParams
-from tiny_llm_ref.serving.loop.request_stream import Piece
 
 
 class Died(Exception):

@@ -27,6 +27,7 @@ import openai
 import pytest
 
 from tiny_llm_common.packed_model import Sampled
+from tiny_llm_common.piece import Piece
 from tiny_llm_kit.commands import serve
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
@@ -42,7 +43,6 @@ from tiny_llm_kit.server.openai_api.formats import ChatFormat, ChunkEvents, Comp
 from tiny_llm_kit.server.server import ServerOptions, create_app, policy_of
 from tiny_llm_kit.trace.timeline.live import LiveTimeline
 from tiny_llm_ref import SamplingParams
-from tiny_llm_ref.serving.loop.request_stream import Piece
 
 QUESTIONS = ["What is chunked prefill?", "What is a KV cache?", "Hello", "What is RoPE?"]
 SMALL = {

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from tiny_llm_common.request_queue import WaitingLine
 
@@ -158,34 +158,3 @@ class Backfill(Admission[Served]):
             if free >= missing and self.fits_beside(sequence, leaving[index + 1 :]):
                 return self.steps_left(one)
         return 0
-
-
-def check_slack_options(scheduler: Any) -> None:
-    """Raises a ValueError that names the fix when an option of a `SlackScheduler` is out of range.
-
-    Also when a tile of a prompt beside all decodes takes longer than the target.
-    """
-    if not scheduler.enable_chunked_prefill:
-        raise ValueError("the slack scheduler cuts prompts into chunks: leave enable_chunked_prefill on")
-    if scheduler.latency_target <= 0:
-        raise ValueError(
-            f"latency_target is {scheduler.latency_target}: give seconds above 0, or None for no target"
-        )
-    if not 1 <= scheduler.tile <= scheduler.max_num_batched_tokens:
-        raise ValueError(
-            f"tile is {scheduler.tile}: give 1 to {scheduler.max_num_batched_tokens} tokens, the budget of a step"
-        )
-    if (
-        scheduler.long_prefill_threshold < 1
-        or scheduler.max_partial_prefills < 1
-        or scheduler.max_preemptions < 0
-    ):
-        raise ValueError(
-            "long_prefill_threshold and max_partial_prefills are at least 1, and max_preemptions at least 0"
-        )
-    decodes = scheduler.max_num_seqs
-    if (seconds := scheduler.profile.seconds(decodes + scheduler.tile, decodes)) > scheduler.latency_target:
-        raise ValueError(
-            f"latency_target is {scheduler.latency_target}, but {decodes} decodes and {scheduler.tile} tokens of a"
-            f" prompt take {seconds:.4f} seconds: give a higher target, a smaller tile or a smaller max_num_seqs"
-        )

@@ -2,18 +2,20 @@
 
 from tiny_llm_common.answer_text import AnswerText, StopStrings
 from tiny_llm_common.chunk_sizes import LoadChunker
-from tiny_llm_common.drafted import Drafted, Proposer
+from tiny_llm_common.drafted import Drafted, Proposer, SpeculationCounts
 from tiny_llm_common.events import Event, Part
 from tiny_llm_common.model import BatchCache, KvCache, ServingModel
 from tiny_llm_common.packed_inputs import FlatBlocks, PackedInputs, PastReads
 from tiny_llm_common.packed_model import Bucket, PackedBatch, PackedModel, PipelinedModel, Sampled
 from tiny_llm_common.padding import pad_chunk_reads
+from tiny_llm_common.piece import Piece
 from tiny_llm_common.prompt_check import plain_ids
 from tiny_llm_common.request_life import Completion, model_call
 from tiny_llm_common.request_queue import FifoQueue, RequestQueue
 from tiny_llm_common.sampling import SamplingParams
 from tiny_llm_common.scheduled import Scheduled
 from tiny_llm_common.structured_outputs import StructuredOutputsParams
+from tiny_llm_given.serving.loop_state import NotServing, QueueFull
 
 from .batching.hybrid_scheduler import HybridScheduler
 from .batching.packing import pack
@@ -38,8 +40,8 @@ from .chunked_prefill.priority_scheduler import PriorityScheduler
 from .chunked_prefill.request import Request
 from .chunked_prefill.sweep import sweep_chunk_sizes
 from .chunked_prefill.turns import Turns
-from .loop.engine_loop import EngineLoop, NotServing, QueueFull
-from .loop.request_stream import Piece, RequestStream
+from .loop.engine_loop import EngineLoop
+from .loop.request_stream import RequestStream
 from .parallel.expert_exchange import ExchangePlan, exchange_plan
 from .parallel.pipelined_scheduler import PipelinedScheduler
 from .parallel.shards import (
@@ -61,18 +63,14 @@ from .policies import (
     make_scheduler,
 )
 from .policies.aged_queue import AgedQueue
-from .policies.orca import Orca
-from .policies.paced_prefill import PacedPrefill
+from .policies.mixing import Orca, PacedPrefill
 from .policies.slack import SlackScheduler
 from .policies.step_profile import StepProfile, profile_steps
 from .routing import ReplicaLoads
 from .routing.choose_replica import cached_tokens, choose_replica, prefix_hashes
-from .speculation.draft_length import choose_k
-from .speculation.drafted import pack_drafts
+from .speculation.drafts import choose_k, pack_drafts, rewind, verify
 from .speculation.prompt_lookup import NgramIndex, PromptLookup
-from .speculation.rewind import rewind
-from .speculation.speculative_scheduler import SpeculationCounts, SpeculativeScheduler
-from .speculation.verify import verify
+from .speculation.speculative_scheduler import SpeculativeScheduler
 
 __all__ = [
     "POLICIES",

@@ -4,58 +4,24 @@ Knows requests, streams and steps. Knows no HTTP, no text, no arrays: the server
 """
 
 import asyncio
-import math
-import time
-from collections import abc, deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from collections import abc
 
-from .request_stream import EngineRequest, Piece, RequestStream
+from tiny_llm_common.piece import EngineRequest, Piece
+from tiny_llm_given.serving.loop_state import LoopState, NotServing, QueueFull
 
-T = TypeVar("T")
+from .request_stream import RequestStream
 
 
-class Engine(Protocol):
-    """What the loop drives: `LLMEngine` of the kit, for example. Every call comes from one thread."""
-
-    def add(self, request: Any) -> None:
-        """Queues a request of its own kind. One that can never be served has ended already."""
-
-    def step(self) -> Any:
-        """Computes one step. If it raises, the requests in the failed call have ended, and no others."""
-
-    def collect_results(self) -> Any:
-        """Forgets the requests that have ended."""
-
-    def close(self) -> None:
-        """Ends every request."""
-
-
-class NotServing(Exception):
-    """The loop takes no requests: `state` says why."""
-
-    def __init__(self, state: str):
-        super().__init__(f"the engine is {state}: no request is taken")
-        self.state = state
-
-
-class QueueFull(Exception):
-    """As many requests are open as the loop takes. `retry_after`: seconds until a place should be free."""
-
-    def __init__(self, retry_after: int):
-        super().__init__(f"too many requests are waiting: try again in {retry_after} s")
-        self.retry_after = retry_after
-
-
-class EngineLoop:
+class EngineLoop(LoopState):
     """Serves requests of many readers with one engine.
 
     The event loop's thread submits, reads and cancels, and never touches the engine. One worker thread owns the engine
     and the device: it opens the engine, and then runs one `turn` after the other. The two hand over between two turns.
 
-    `state` is "starting", "ready", "stopping", "stopped" or "dead".
+    `state` is "starting", "ready", "stopping", "stopped" or "dead". `LoopState`, given, has the rest of the state. The
+    event loop's thread has the streams that are `_open`, in the order of their arrival, those that have `_arrived` and
+    those that are `_abandoned` since the last turn, and the events `_wake` and `_is_over`. The worker thread has the
+    streams that are `_served`, and `_failures`, the failed steps in a row.
 
     Args:
         max_open: sequences that wait or run at the same time.
@@ -67,56 +33,7 @@ class EngineLoop:
         ValueError: `max_open` is below 1.
     """
 
-    def __init__(
-        self,
-        max_open: int,
-        *,
-        max_failures: int = 3,
-        on_failure: Callable[[Exception], object] = lambda error: None,
-        clock: Callable[[], float] = time.monotonic,
-    ):
-        if max_open < 1:
-            raise ValueError(f"max_open is {max_open}: give at least 1, or no request is ever taken")
-        self.max_open, self.max_failures = max_open, max_failures
-        self.on_failure, self.clock = on_failure, clock
-        self.state = "starting"
-        self.engine: Engine  # there when it is open
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="engine")
-        # Of the event loop's thread:
-        self._open: dict[RequestStream, None] = {}  # in the order of their arrival
-        self._arrived: list[RequestStream] = []  # for the next turn
-        self._abandoned: list[RequestStream] = []  # likewise
-        self._ends: deque[float] = deque(maxlen=16)  # when the last requests ended
-        self._wake, self._is_over = asyncio.Event(), asyncio.Event()
-        # Of the worker thread:
-        self._served: list[RequestStream] = []
-        self._failures = 0  # in a row
-
-    async def on_worker(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Runs a function on the engine's thread, between two turns."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._worker, partial(function, *arguments))
-
-    async def open(self, open_engine: Callable[[], Engine]) -> None:
-        """Makes the engine, on the thread that will own it, and begins to take requests. Given.
-
-        Raises:
-            What `open_engine` has raised; the loop is dead then.
-        """
-        try:
-            self.engine = await self.on_worker(open_engine)
-        except BaseException as error:
-            self._die(error)
-            raise
-        if self.state == "starting":
-            self.state = "ready"
-
     # Admission, on the event loop's thread.
-
-    @property
-    def num_open(self) -> int:
-        """Sequences that wait or run."""
-        return sum(len(stream.sequences) for stream in self._open)
 
     def submit(self, requests: abc.Sequence[EngineRequest]) -> RequestStream:
         """Accepts the requests of one reader for the next turn: all of their answers, or none.
@@ -136,12 +53,6 @@ class EngineLoop:
         # TASK 3.6.2: refuse, or remember the stream as open and as arrived, and wake the loop.
         # In an unbounded queue every request would wait too long, so refuse at once. Do not touch the engine here.
         raise NotImplementedError("week 3 day 6 task 2: EngineLoop.submit")
-
-    def retry_after(self) -> int:
-        """Seconds until the next request should end: the mean of the last ones, from 1 to 60. Given."""
-        if len(self._ends) < 2:
-            return 1
-        return min(60, max(1, math.ceil((self._ends[-1] - self._ends[0]) / (len(self._ends) - 1))))
 
     # One turn, on the worker thread.
 
@@ -189,34 +100,6 @@ class EngineLoop:
         # While the worker computes, the event loop serves its readers: nothing here may block, and nothing may poll.
         # If a turn raises, the engine is dead: `_die`.
         raise NotImplementedError("week 3 day 6 task 5: EngineLoop.serve")
-
-    # GIVEN: what `serve` is put together from.
-    async def _work_comes(self) -> bool:
-        """Waits until a request is open. False when none is, and none will come."""
-        while not self._open:
-            if self.state == "stopping":
-                return False
-            self._wake.clear()
-            await self._wake.wait()
-        return True
-
-    # GIVEN: likewise.
-    def _deliver(self, news: abc.Sequence[tuple[RequestStream, list[Piece]]]) -> None:
-        """Puts pieces into their streams; those that are done are open no longer."""
-        for stream, pieces in news:
-            stream.put(pieces)
-            if stream.is_done:
-                self._open.pop(stream, None)
-                self._ends.append(self.clock())
-
-    # GIVEN: likewise.
-    def _die(self, error: BaseException) -> None:
-        """Ends every stream with an error, so that no reader waits for a dead engine."""
-        self.state = "dead"
-        for stream in self._open:
-            stream.fail(f"the engine is dead: {error}")
-        self._open.clear()
-        self._is_over.set()
 
     # Ends, on the event loop's thread.
 

@@ -1,42 +1,17 @@
 """Hybrid batches with drafts: a decode may check several tokens in one step (Leviathan et al., 2023)."""
 
 from collections import abc
-from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
-from tiny_llm_common.drafted import Drafted, Proposer, drafts_of, has_drafts, sampled_requests
+from tiny_llm_common.drafted import Drafted, Proposer, SpeculationCounts, has_drafts, sampled_requests
 from tiny_llm_common.packed_model import PackedBatch, PackedModel, Sampled
 from tiny_llm_common.scheduled import Scheduled
+from tiny_llm_given.serving.draft_results import commit_drafts, split_draws
 from tiny_llm_given.serving.proposals import Proposals, StepCosts
 
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..blocks.block_allocator import BlockAllocator
-from .draft_length import choose_k
-from .drafted import pack_drafts
-from .rewind import rewind
-from .verify import verify
-
-
-@dataclass
-class SpeculationCounts:
-    """What drafts have come to in the life of an engine.
-
-    Args:
-        drafts: entries of plans that had drafts.
-        draft_tokens: drafts of all of them.
-        accepted_tokens: drafts that were right.
-    """
-
-    drafts: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-
-    def add(self, draft_tokens: int, accepted_tokens: int) -> None:
-        """Counts one entry."""
-        self.drafts += 1
-        self.draft_tokens += draft_tokens
-        self.accepted_tokens += accepted_tokens
+from .drafts import choose_k, pack_drafts, rewind, verify
 
 
 class SpeculativeScheduler(HybridScheduler):
@@ -119,35 +94,10 @@ class SpeculativeScheduler(HybridScheduler):
         if not has_drafts(plan):
             super().commit(plan, sampled)
             return
-        draws = iter(sampled)
-        taken = [
-            (entry, verify(drafts_of(entry), list(islice(draws, 1 + len(drafts_of(entry))))))
-            for entry in plan
-            if entry.needs_token
-        ]
-        super().commit(plan, [*(tokens[0] for _, tokens in taken), *draws])
+        taken, first = split_draws(plan, sampled, verify)
+        super().commit(plan, first)
         for entry, tokens in taken:
             if isinstance(entry, Drafted):
-                self.commit_drafts(entry, tokens)
+                commit_drafts(self, entry, tokens, rewind)
         self.remove_ended()
         self.events.deliver()
-
-    def commit_drafts(self, entry: Drafted, tokens: abc.Sequence[Sampled]) -> None:
-        """Records the accepted drafts of an entry, and takes the rejected ones out of its blocks. Given.
-
-        Args:
-            entry: a request whose first token is taken.
-            tokens: all tokens that the step has given it.
-        """
-        sequence = entry.sequence
-        self.counts.add(len(entry.drafts), len(tokens) - 1)
-        self.proposals.observe(sequence, len(entry.drafts), len(tokens) - 1)
-        for token in tokens[1:]:
-            if not sequence.is_done:  # a token before this one may have ended it, and so may a listener
-                sequence.num_computed += 1  # the draft that this token was drawn after
-                sequence.take_sampled(token)
-                self.emit("token", sequence)
-                self.events.deliver()
-        if not sequence.is_done:
-            sequence.block_table.register(sequence.known_tokens, sequence.num_computed)
-            rewind(sequence.block_table, sequence.num_computed)

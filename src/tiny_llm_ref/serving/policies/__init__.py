@@ -14,8 +14,7 @@ from tiny_llm_given.serving import policies
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..blocks.block_allocator import BlockAllocator
 from ..parallel.pipelined_scheduler import PipelinedScheduler
-from .orca import Orca
-from .paced_prefill import PacedPrefill
+from .mixing import Orca, PacedPrefill
 from .slack import SlackScheduler
 
 

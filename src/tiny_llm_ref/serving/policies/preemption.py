@@ -32,37 +32,6 @@ class PreemptingScheduler(HybridScheduler):
         """Whether a request that waits may begin, besides its place."""
         return True
 
-    def make_way(self) -> None:
-        """Preempts batch requests for interactive ones that wait without a place, if that gives them one."""
-        if not any(map(self.may_preempt, self.running)):
-            return
-        victims = self.victims()
-        slots = self.max_num_seqs - len(self.running)
-        free = self.allocator.num_free + self.num_returning - self.allocator.watermark_blocks
-        for head in self.waiting.smallest(len(victims)):
-            slots, free = slots - 1, free - head.block_table.missing(len(head.known_tokens))
-            if not self.may_take_places(head, victims, slots, free):
-                return
-            while slots < 0 or free < 0:
-                victim = victims.pop(0)
-                slots, free = slots + 1, free + len(victim.block_table.blocks)
-                victim.waiting_since = self.now  # it goes after those that it makes way for
-                self.preempt(victim)
-
-    def may_take_places(self, head: Sequence, victims: list[Sequence], slots: int, free: int) -> bool:
-        """Whether a request may have others preempted, and would run then.
-
-        Args:
-            head: the request, which waits.
-            victims: those that may be preempted.
-            slots, free: what is left if it runs: slots and blocks; below 0 they have to come from the victims.
-        """
-        others = [one for one in self.running if one not in victims]
-        gained = sum(len(one.block_table.blocks) for one in victims)
-        has_enough = slots + len(victims) >= 0 and free + gained >= 0
-        fits = self.may_begin(head) and self.waiting.fits_beside(head, others)
-        return head.priority == "interactive" and has_enough and fits
-
     def victims(self) -> list[Sequence]:
         """Running requests that make way for interactive ones, in the order in which they do.
 

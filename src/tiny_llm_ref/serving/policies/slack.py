@@ -6,7 +6,13 @@ from typing import Any
 from tiny_llm_common.packed_model import PackedModel
 from tiny_llm_common.scheduled import Scheduled
 from tiny_llm_common.step_options import Hooks
-from tiny_llm_given.serving.backfill import Backfill, check_slack_options
+from tiny_llm_given.serving.backfill import Backfill
+from tiny_llm_given.serving.slack_plans import (
+    check_slack_options,
+    is_turn_of_prompts,
+    make_way,
+    plan_short_first,
+)
 
 from ..batching.sequence import Sequence
 from ..blocks.block_allocator import BlockAllocator
@@ -75,12 +81,12 @@ class SlackScheduler(PreemptingScheduler):
 
     def plan_step(self, plan: list[Scheduled]) -> None:
         """Makes room first, then plans: both kinds in one step, or the kind whose turn it is."""
-        self.make_way()
+        make_way(self)
         self.running.sort(
             key=self.may_preempt
         )  # who may be preempted for a block comes last, the youngest at the end
         first, second = self.plan_decodes, self.plan_prompts
-        if not self.mixed_steps and self.is_turn_of_prompts():
+        if not self.mixed_steps and is_turn_of_prompts(self):
             first, second = second, first
         first(plan)
         if self.mixed_steps or not plan:
@@ -114,60 +120,11 @@ class SlackScheduler(PreemptingScheduler):
         tokens = self.profile.tokens_within(slack, len(plan), self.tile, most)
         return max(tokens - len(plan), min(self.tile, most - len(plan)))
 
-    def is_turn_of_prompts(self) -> bool:
-        """In steps of one kind: whether the decodes can wait for one more step of chunks.
-
-        After decodes a chunk may be cut to what fits; after a chunk only a whole one goes, since a small one costs a
-        step of its own.
-        """
-        left = sum(one.num_uncomputed for one in self.running if not one.is_decoding)
-        left += sum(one.num_uncomputed for one in self.waiting.smallest(self.max_num_seqs))
-        whole = min(left, self.max_num_batched_tokens // self.tile * self.tile)
-        ready = sum(one.is_decoding for one in self.running)
-        rest = self.slack() - self.profile.seconds(ready, ready)  # the decodes come after the chunk
-        return bool(left) and (self._decoded_last or self.profile.seconds(whole) <= rest)
-
     # Whose: short first, with ageing.
 
     def plan_prompts(self, plan: list[Scheduled]) -> None:
         """Adds chunks: up to half of the budget for prompts that end in this step, the rest by the keys."""
-        left = self.prompt_budget(plan)
-        left -= self.plan_short(plan, left // 2)
-        planned = {id(entry.sequence) for entry in plan}
-        begun = [one for one in self.running if not one.is_decoding and id(one) not in planned]
-        begun.sort(key=self.queue.key)
-        while left > 0:
-            before = self.queue.key(begun[0]) if begun else math.inf
-            chosen = self.waiting.admit(not self.running, left, before) if self.has_slot() else None
-            if chosen is not None:
-                self.running.append(chosen)
-            else:
-                if not begun:
-                    return
-                chosen = begun.pop(0)
-            left -= self.plan_chunk(plan, chosen, left)
-
-    def plan_short(self, plan: list[Scheduled], left: int) -> int:
-        """Adds whole rests of interactive prompts, the shortest first. Returns how many tokens they are.
-
-        So a short prompt need not wait for a long one that goes before it by its age, and delays it by half at most.
-        """
-        budget = left
-        begun = [one for one in self.running if not one.is_decoding and one.priority == "interactive"]
-        for one in sorted(begun, key=lambda one: one.num_uncomputed):
-            if one.num_uncomputed <= left:
-                left -= self.plan_chunk(plan, one, left)
-        while left > 0 and self.has_slot():
-            chosen = self.waiting.admit_short(not self.running, left)
-            if chosen is None:
-                break
-            self.running.append(chosen)
-            left -= self.plan_chunk(plan, chosen, left)
-        return budget - left
-
-    def has_slot(self) -> bool:
-        """Whether one more request may run."""
-        return len(self.running) < self.max_num_seqs
+        plan_short_first(self, plan)
 
     def is_long(self, sequence: Sequence) -> bool:
         """Whether much of a prompt is left."""

@@ -1,4 +1,4 @@
-"""Paced prefill: steps of chunks and steps of decodes are not mixed, and between two of chunks several decode."""
+"""Which kinds of work a step mixes: Orca computes both in every step, paced prefill never."""
 
 from typing import Any
 
@@ -7,6 +7,19 @@ from tiny_llm_common.scheduled import Scheduled
 
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..blocks.block_allocator import BlockAllocator
+
+
+class Orca(HybridScheduler):
+    """Decodes in every step, and prompts beside them, each as a whole (Yu et al., 2022).
+
+    No request waits for a batch to end. A decode waits for the whole of a prompt that shares its step.
+    """
+
+    cuts_prompts = False  # so `plan_prompts` adds whole prompts or none
+
+    def plan_step(self, plan: list[Scheduled]) -> None:
+        # TASK 3.5.3: iteration-level scheduling. `plan_decodes` and `plan_prompts` are those of Day 3.3.
+        raise NotImplementedError("week 3 day 5 task 3: Orca.plan_step")
 
 
 class PacedPrefill(HybridScheduler):

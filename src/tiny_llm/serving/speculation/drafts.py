@@ -1,0 +1,92 @@
+"""Drafts in a step: how they are packed, which of them are right, what becomes of the others, and how many pay."""
+
+from collections import abc
+from collections.abc import Callable
+
+from tiny_llm_common.drafted import drafts_of
+from tiny_llm_common.packed_model import PackedBatch, Sampled
+from tiny_llm_common.scheduled import Scheduled
+
+from ..blocks.block_table import BlockTable
+
+
+def pack_drafts(plan: abc.Sequence[Scheduled]) -> PackedBatch:
+    """Puts the tokens of all entries into one row, as `pack` does, with the drafts of each after its known tokens.
+
+    Args:
+        plan: entries of different requests. Blocks are reserved for known tokens and drafts.
+    """
+    batch = PackedBatch()
+    # TASK 4.3.3: as in Task 3.3.2. A draft is computed like a token that is known, at the position after it.
+    # The last known token and every draft have a sampled row: k drafts are checked by k + 1 draws.
+    raise NotImplementedError("week 4 day 3 task 3: pack_drafts")
+    # END TASK
+    return batch
+
+
+def verify(drafts: abc.Sequence[int], drawn: abc.Sequence[Sampled]) -> list[Sampled]:
+    """The tokens that a request gets from a step with drafts: those that it would get without them, one by one.
+
+    Rows of logits are drawn with the seed of the request and the position of the row. So the draw after right tokens
+    is the draw of a step without drafts, and a draft is right if it is equal to the draw.
+
+    Args:
+        drafts: k tokens.
+        drawn: k + 1 draws: after the last known token, then after each draft.
+
+    Returns:
+        At least one of `drawn`: accepted drafts, then the draw that replaces the first wrong draft, or the draw after
+        the last draft if all are right.
+
+    Raises:
+        ValueError: there is not one draw more than there are drafts.
+    """
+    if len(drawn) != len(drafts) + 1:
+        raise ValueError(
+            f"{len(drawn)} draws for {len(drafts)} drafts: each draft has one, and one follows the last"
+        )
+    # TASK 4.3.4: count the drafts from the front that are equal to the draw at their position; stop at the first other.
+    # What was drawn after a wrong draft was drawn after a text that does not exist.
+    raise NotImplementedError("week 4 day 3 task 4: verify")
+
+
+def rewind(table: BlockTable, num_tokens: int) -> None:
+    """Gives back the blocks that no token before `num_tokens` needs. Their keys and values are forgotten.
+
+    What a rejected draft has written into a block that stays is overwritten by the token at its position.
+
+    Args:
+        table: of a request that goes on.
+        num_tokens: tokens whose keys and values are kept.
+
+    Raises:
+        ValueError: the table holds fewer tokens, or other requests can find a block that would be given back.
+    """
+    if not table.num_registered <= num_tokens <= table.capacity:
+        raise ValueError(
+            f"{num_tokens} tokens cannot be kept: {table.num_registered} can be found by other requests, and the blocks"
+            f" have room for {table.capacity}"
+        )
+    # TASK 4.3.5: keep the blocks of the first `num_tokens`, also one that is full in part; give the others back.
+    # The allocator frees a list of blocks; the table must not hold them any longer.
+    raise NotImplementedError("week 4 day 3 task 5: rewind")
+
+
+def choose_k(rate: float, most: int, rows: int, useful: float, seconds: Callable[[int], float]) -> int:
+    """How many drafts to add to a step: as long as the tokens per second of the step rise.
+
+    The i-th draft is of use if it is right and all before it are, which has the probability rate ** i.
+
+    Args:
+        rate: probability that a draft is right, given that all before it are.
+        most: drafts, at most.
+        rows: of the step so far.
+        useful: how many of them are expected to be of use.
+        seconds: of a step with this many rows.
+
+    Returns:
+        From 0 to `most`.
+    """
+    # TASK 4.3.6: add one draft after the other; stop at the first that does not pay.
+    # It pays if the useful rows divided by the seconds of the step are more with it than without it.
+    raise NotImplementedError("week 4 day 3 task 6: choose_k")
