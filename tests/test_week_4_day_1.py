@@ -155,6 +155,18 @@ def test_tile_of_neighbouring_blocks(s, rng, dtype):
 
 @pytest.mark.task("4.1.2")
 @pytest.mark.parametrize("dtype", TYPES)
+def test_tile_of_four_blocks_on_any_processor(s, rng, dtype, monkeypatch):
+    """Without AVX-512 a tile has one block; yours has to be right on every processor."""
+    monkeypatch.setenv(library.FLAGS, f"{os.environ.get(library.FLAGS, '')} -DBLOCKS_OF_A_TILE=4")
+    idea = (
+        "with BLOCKS_OF_A_TILE=4, as on AVX-512: block b + i has its own lines, p.block(b + 1) - p.block(b) numbers "
+        "after those of block b + i - 1, and its own outputs, from 16 (b + i) on"
+    )
+    check_products(s, drawn(rng, (2, 64, 8), (7, 130, 5), biased=True), dtype, idea, in_tiles=True)
+
+
+@pytest.mark.task("4.1.2")
+@pytest.mark.parametrize("dtype", TYPES)
 def test_tile_of_several_rows(s, rng, dtype):
     """More rows than a tile has, so that a tile begins at a row that is not 0, and rows are left over."""
     idea = (

@@ -31,7 +31,7 @@ def in_child_of(solution: Any, name: str, work: Callable[[Any], list[Array]]) ->
     """
     __tracebackhide__ = True
     package = f"{getattr(solution, 'solution', solution).__name__.partition('.')[0]}.native"
-    kernel = getattr(import_module(package).NATIVE, name)
+    kernel = type(getattr(import_module(package).NATIVE, name))(package)  # compiled with the flags of now
     text = library.source(f"{name}.cpp", package)
     if text in _broken:
         raise type(_broken[text])(f"{str(_broken[text]).splitlines()[0].rstrip(':')}: see the first failure")

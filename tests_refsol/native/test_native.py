@@ -510,6 +510,13 @@ product.cpp:43:14: error: 'k' was not declared in this scope
 """
 
 
+def test_a_forgotten_return_is_an_error_of_the_compiler(sources):
+    """Without it the function runs on into the next one, which looks like a pointer that ran away."""
+    sources["kernel.cpp"] = 'extern "C" int answer() {}'
+    with pytest.raises(library.CompileError, match="no return statement|does not return a value"):
+        library.library("kernel.cpp")
+
+
 def test_a_compilers_errors_have_their_places_in_the_file_itself():
     """Notes and what is said twice are left out; more than three errors are counted."""
     first = "src/tiny_llm/native/product.cpp:43:14: error: 'k' was not declared in this scope"

@@ -27,7 +27,8 @@ SWITCH = "TINY_LLM_NATIVE"  # 0: no kernels of our own
 FLAGS = "TINY_LLM_NATIVE_FLAGS"  # further flags, for example -mno-avx512f
 # GCC first: its OpenMP is the one that torch's Linux wheels bring.
 COMPILERS = ("g++", "c++", "clang++")
-ALWAYS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno")
+# A function that forgets its `return` would run into the next one.
+ALWAYS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-Werror=return-type")
 # The first set that the compiler takes: some have another name of the processor on arm64, and some have no OpenMP.
 ONE_THREAD = (("-march=native",), ("-mcpu=native",), ())
 WITH_OPENMP = tuple((*flags, "-fopenmp") for flags in ONE_THREAD)
