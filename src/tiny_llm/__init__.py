@@ -11,12 +11,8 @@ def __getattr__(name: str):
         from .serving import SamplingParams
 
         return SamplingParams
-    if name == "RequestOutput":
-        from tiny_llm_kit.engine.outputs import RequestOutput
+    if name in ("RequestOutput", "TextPrompt", "TokensPrompt"):
+        from tiny_llm_kit.engine import outputs
 
-        return RequestOutput
-    if name in ("TextPrompt", "TokensPrompt"):
-        from tiny_llm_kit.engine import inputs
-
-        return getattr(inputs, name)
+        return getattr(outputs, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -52,7 +52,6 @@ def shapes_without_buckets(
         names: of the solution's `serving`.
         most: tokens of a step.
         max_num_seqs: requests of a step.
-        pad_block, block_size: of the allocator.
     """
     decodes = [decodes_of_padding(names, count, pad_block, block_size) for count in {1, min(2, max_num_seqs)}]
     chunks = [rows_of_padding(names, count, pad_block * block_size) for count in {min(2, most), most}]
@@ -64,7 +63,6 @@ def decodes_of_padding(names: ServingPackage, count: int, pad_block: int, block_
 
     Args:
         names: of the solution's `serving`.
-        pad_block, block_size: of the allocator.
     """
     context = 2  # three keys with the row itself: a compiler takes a size of 1 for a constant
     table = [pad_block] * -(-(context + 1) // block_size)
@@ -79,7 +77,6 @@ def rows_of_padding(names: ServingPackage, count: int, pad_slot: int) -> PackedB
 
     Args:
         names: of the solution's `serving`.
-        pad_slot: of the allocator.
     """
     sampling = [names.SamplingParams()]
     return names.PackedBatch(

@@ -206,15 +206,16 @@ class EngineLimits:
 
         Args:
             names: the module `serving` of its solution.
-            config: of its model.
 
         Raises:
             ValueError: the model reads fewer tokens than are asked for, or what needs chunks has none.
         """
-        most = config.max_position_embeddings
-        if (options.max_model_len or 0) > most:
-            raise ValueError(f"max_model_len is {options.max_model_len}, but the model reads {most} tokens")
-        longest = options.max_model_len or most
+        model_limit = config.max_position_embeddings
+        if (options.max_model_len or 0) > model_limit:
+            raise ValueError(
+                f"max_model_len is {options.max_model_len}, but the model reads {model_limit} tokens"
+            )
+        longest = options.max_model_len or model_limit
         kind = names.POLICIES.get(options.policy, names.HybridScheduler)
         has_chunks = options.enable_chunked_prefill and kind.cuts_prompts
         for name in ("scale_chunks_by_load", "long_prefill_token_threshold"):

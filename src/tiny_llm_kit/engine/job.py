@@ -12,7 +12,6 @@ class Job:
     """The arguments of an `LLM`, of JSON's types.
 
     Args:
-        solution, backend, device, dtype: of the port.
         model: a shipped name, a folder, a GGUF file or a hub id.
         quantization: see `LLM`.
         load_options: further fields of `Loading`.

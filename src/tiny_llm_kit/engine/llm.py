@@ -188,10 +188,13 @@ class LLM:
             CheckpointError: the model has no chat template, or it fails on these messages.
             ValueError: a message has no text.
         """
-        one = not messages or isinstance(messages[0], Mapping)
+        is_single = not messages or isinstance(messages[0], Mapping)
         render = self.engine.tokenizer.apply_chat_template
         names = {**(chat_template_kwargs or {}), **({"tools": tools} if tools else {})}
-        prompts = [render(each, add_generation_prompt, **names) for each in ([messages] if one else messages)]
+        prompts = [
+            render(conversation, add_generation_prompt, **names)
+            for conversation in ([messages] if is_single else messages)
+        ]
         check_call(vllms)
         return self._served(self._requests(prompts, sampling_params), use_tqdm)
 
@@ -248,7 +251,7 @@ class LLM:
             raise ValueError(
                 f"{len(listed)} sampling_params for {count} prompts: give one for all, or one each"
             )
-        return [names.SamplingParams() if each is None else each for each in listed]
+        return [names.SamplingParams() if given is None else given for given in listed]
 
     def _request(self, prompt: Any, params: SamplingParams) -> EngineRequest:
         text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
@@ -320,5 +323,5 @@ def as_list(prompts: Any) -> list[Any]:
     if isinstance(prompts, str | Mapping):
         return [prompts]
     listed = list(prompts)
-    is_prompt = all(isinstance(each, int) or getattr(each, "shape", None) == () for each in listed)
+    is_prompt = all(isinstance(part, int) or getattr(part, "shape", None) == () for part in listed)
     return [listed] if listed and is_prompt else listed

@@ -11,13 +11,12 @@ from ..solution_types import BlockAllocator, Event, SamplingParams, ServingPacka
 from ..terminal import interrupts_kept
 from .backends.grammar import CompiledGrammar
 from .engine_options import EngineOptions
-from .engine_request import EngineRequest
+from .engine_request import EngineRequest, RequestFactory
 from .other_ranks import OtherRanks
 from .packed_runner import PackedRunner
 from .parallel_sampling import ParallelSampling
 from .planning import Planning
 from .port import Port
-from .request_factory import RequestFactory
 from .speculation.speculation import Speculation
 from .step_shapes import StepShapes
 
@@ -34,8 +33,6 @@ class LLMEngine:
     `open_engine` makes its parts.
 
     Args:
-        port: of the solution whose code runs.
-        tokenizer: of the model.
         shapes: what is padded and compiled.
         runner: runs the steps, and has the KV pools.
         planning: makes the scheduler.

@@ -32,7 +32,6 @@ def open_engine(
     """The engine of a model that is loaded.
 
     Args:
-        port: of the solution whose code runs.
         network: `Qwen3ModelWeek3` of it, or this rank's part.
         options: see `EngineOptions`.
         ranks: the others that hold a part of the model, if any. The engine ends them.

@@ -1,9 +1,22 @@
-"""The results of `LLM.generate`, with vLLM's names."""
+"""Prompts and results of `LLM`, with vLLM's names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from .request_times import RequestTimes
+
+
+class TextPrompt(TypedDict):
+    """A text, encoded as it is."""
+
+    prompt: str
+
+
+class TokensPrompt(TypedDict):
+    """Token ids, which the model reads as they are."""
+
+    prompt_token_ids: Sequence[int]
 
 
 @dataclass(frozen=True)

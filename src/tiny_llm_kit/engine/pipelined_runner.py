@@ -66,6 +66,6 @@ class PipelinedRunner(PackedRunner):
     def _announce(self, batch: PackedBatch, bucket: Bucket | None) -> None:
         with self.backend_module.inference():
             # Made now: before the batch is computed here, its blocks may belong to another request.
-            made = batch, self._forward_of(bucket), self._inputs(batch, bucket)
+            submitted = batch, self._forward_of(bucket), self._inputs(batch, bucket)
         self.ranks.announce(batch, bucket)  # last: what the other stages compute is computed here
-        self._submitted.append(made)
+        self._submitted.append(submitted)

@@ -18,7 +18,6 @@ class Planning:
 
     Args:
         names: the module `serving` of the solution.
-        options, limits: of the engine.
         profile: what steps cost, for the policy "slack".
         speculation: of an engine with drafts.
     """

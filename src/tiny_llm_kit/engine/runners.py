@@ -51,7 +51,6 @@ def packed_runner(
     Args:
         serving: the policy of the solution.
         model: `Qwen3ModelWeek3` of this port.
-        num_blocks: of the pool.
         block_size: tokens per block.
     """
     candidates = CandidateFilter(solution.sampler, backend_module) if device == "cpu" else None

@@ -18,10 +18,7 @@ class StepShapes:
     """Decides which steps are padded and whether the model is compiled, and makes the runner for it.
 
     Args:
-        port: of the solution whose code runs.
         names: the module `serving` of the solution.
-        options, limits: of the engine.
-        num_blocks: of its pools.
 
     Raises:
         ValueError: the model should be compiled, which this machine cannot do.
@@ -46,9 +43,9 @@ class StepShapes:
         if speculation is not None:  # every draft has a sampled row
             rows = max(rows, 1 + speculation.num_speculative_tokens)
         sizes = limits.max_num_batched_tokens, rows, limits.max_model_len, options.block_size
-        own = not options.enable_prefix_caching
+        shares_nothing = not options.enable_prefix_caching
         policy = options.policy if speculation is None else None
-        known = limits_of_steps(policy, limits.has_chunks, self.num_blocks) if own else {}
+        known = limits_of_steps(policy, limits.has_chunks, self.num_blocks) if shares_nothing else {}
         return self.names.make_buckets(strategy, *sizes, pad_pages="pages" in fixed, **known)
 
     def new_runner(self, network: Network, ranks: OtherRanks | None = None) -> PackedRunner:

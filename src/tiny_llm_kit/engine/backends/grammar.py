@@ -131,7 +131,6 @@ class Grammars:
     """Compiles grammars for one tokenizer.
 
     Args:
-        tokenizer: of the model.
         vocab_size: token ids are below it.
     """
 

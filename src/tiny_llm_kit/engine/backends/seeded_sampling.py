@@ -25,7 +25,6 @@ def gumbel_noise(seed: int, sample_index: int, position: int, count: int) -> np.
     """`count` numbers of the standard Gumbel distribution, the same on every machine with the same NumPy.
 
     Args:
-        seed: of the request.
         sample_index: which of the request's answers.
         position: of the new token in its sequence, prompt included.
     """

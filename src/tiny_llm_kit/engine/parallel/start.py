@@ -91,8 +91,8 @@ def launched_ranks(port: Port, host: str) -> Ranks:
     """
     group = port.given.join_launched(port.device)
     point = MeetingPoint(host) if group.rank == 0 else None
-    own = point and point.contact(0)
-    contact = Contact(group.rank, host, *shared_door(port, group, own))
+    door = point and point.contact(0)
+    contact = Contact(group.rank, host, *shared_door(port, group, door))
     if point is None:
         sys.exit(follow(contact.connect(), group))
     ranks = Ranks(point.accept(group.size, {}, PATIENCE_SECONDS), {})

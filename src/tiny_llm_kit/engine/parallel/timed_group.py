@@ -16,10 +16,6 @@ KEPT = 4096  # micro-batches
 class TimedGroup:
     """A `Group` of stages with a clock, the same in all processes of a machine.
 
-    Args:
-        group: of the solution.
-        backend_module: of its arrays.
-
     Attributes:
         spans: for each of the last micro-batches the seconds at which this stage began and ended its work.
     """
@@ -32,9 +28,9 @@ class TimedGroup:
 
     def take_spans(self) -> list[tuple[float, float]]:
         """The spans since the last call."""
-        found = list(self.spans)
+        spans = list(self.spans)
         self.spans.clear()
-        return found
+        return spans
 
     @contextmanager
     def computing(self) -> Iterator[None]:

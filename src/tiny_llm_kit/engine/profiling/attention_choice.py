@@ -22,7 +22,6 @@ def has_chunk_kernel(port: Port, wanted: str | None = None) -> bool:
     """Whether chunks attend by our own kernel, in a network whose products are kernels.
 
     Args:
-        port: of the network.
         wanted: "measured"; "usual" does not measure; None reads TINY_LLM_PRODUCTS, and is "measured".
     """
     ways = port.given.chunk_ways() if port.device == "cpu" else {}
@@ -51,8 +50,8 @@ def _of_text(port: Port, tokens: int) -> dict[str, float]:
         return port.backend_module.random_normal(shape, 1.0, 0.0, port.float_dtype, port.device)
 
     pages = [random(tokens // PAGE, PAGE, KV_HEADS, SIZE) for _ in range(2)]
-    own = [random(ROWS, KV_HEADS, SIZE) for _ in range(2)]
-    arguments = random(ROWS, HEADS, SIZE), *own, *pages, port.array(list(range(tokens))), SCALE
+    chunk = [random(ROWS, KV_HEADS, SIZE) for _ in range(2)]
+    arguments = random(ROWS, HEADS, SIZE), *chunk, *pages, port.array(list(range(tokens))), SCALE
     taken: dict[str, list[float]] = {}
     for round_ in range(1 + ROUNDS):
         for name, way in port.given.chunk_ways().items():

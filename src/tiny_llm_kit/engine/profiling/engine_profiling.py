@@ -90,8 +90,8 @@ def measured_profile(
     seqs = max(options.max_num_seqs, 2)
     context = min(limits.max_model_len // 2, runner.num_blocks * options.block_size // seqs) - 1
     timer = StepTimer(names, runner, options.block_size, max(context, 1))
-    most = min(limits.max_num_batched_tokens, limits.max_model_len)
-    sizes = sorted({*(size for size in SIZES if size < most), -(-most // 2), most})
+    largest = min(limits.max_num_batched_tokens, limits.max_model_len)
+    sizes = sorted({*(size for size in SIZES if size < largest), -(-largest // 2), largest})
 
     def seconds(tokens: int, decodes: int) -> float:
         """Seconds of a step; more decodes than may run at a time cost as much as that maximum.

@@ -37,7 +37,6 @@ def choose_products(port: Port, network: Network, wanted: str | None = None, com
     """Put the fastest products on a network on a CPU, and pack its weights if a packed layout is faster.
 
     Args:
-        port: of the network.
         wanted: "measured"; "usual" is what the port takes without a measurement; None reads TINY_LLM_PRODUCTS, and is
             "measured".
         compiles: whether the network is compiled afterwards, which puts the usual products on it.
@@ -103,7 +102,6 @@ def choice_of(seconds: Seconds, layouts: Mapping[str, str]) -> tuple[str, tuple[
 
     Args:
         seconds: of each way; a way that cannot compute this many rows has no entry for them.
-        layouts: of each way.
     """
 
     def fastest(layout: str, rows: int) -> str:
@@ -149,12 +147,12 @@ def kept_seconds(
 def read_file(path: Path, machine: Mapping[str, Any], names: set[str]) -> Seconds | None:
     """What was measured on this machine; None if there is no such file, or it is broken or of another machine."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        stored = json.loads(path.read_text(encoding="utf-8"))
         seconds = {
             name: {int(rows): float(one) for rows, one in each.items()}
-            for name, each in found["seconds"].items()
+            for name, each in stored["seconds"].items()
         }
-        whole = found["machine"] == machine and set(seconds) == names
+        whole = stored["machine"] == machine and set(seconds) == names
         return seconds if whole and all(min(each.values()) > 0 for each in seconds.values()) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -174,8 +172,10 @@ def write_file(path: Path, machine: Mapping[str, Any], seconds: Seconds) -> None
 
 def measure(port: Port) -> Seconds:
     """Time every way at each number of rows, in turns: medians, in seconds per byte of weights."""
-    one = matrix(port, SHAPE)
-    return measure_ways(port, port.given.product_ways(), lambda: copy_of(port, one), one.nbytes, BYTES)
+    weights = matrix(port, SHAPE)
+    return measure_ways(
+        port, port.given.product_ways(), lambda: copy_of(port, weights), weights.nbytes, BYTES
+    )
 
 
 def measure_ways(
@@ -214,9 +214,9 @@ def matrix(port: Port, shape: tuple[int, int]) -> Any:
 
 def copy_of(port: Port, array: Any) -> Any:
     """The same numbers in other memory."""
-    made = array * 1
-    port.backend_module.evaluate(made)
-    return made
+    copy = array * 1
+    port.backend_module.evaluate(copy)
+    return copy
 
 
 def timed(port: Port, multiply: Any, x: Any, matrices: list[Any]) -> float:

@@ -36,7 +36,6 @@ def activation_choice(port: Port, wanted: str | None) -> Callable[[int], str]:
     """What activations are rounded to for matrices of this many bits: "int8", "int16" or, if they are not, "".
 
     Args:
-        port: of the network.
         wanted: "int8", "int16", "float", or None for the faster one of the last two on this machine: measured when it
             is first asked for.
 
@@ -94,10 +93,10 @@ def measured_seconds(port: Port, bits: int) -> Seconds:
 
 def measure(port: Port, bits: int) -> Seconds:
     """Time all ways at each number of rows, as `product_choice.measure` does."""
-    one = port.quantize_matrix(matrix(port, SHAPE), GROUP_SIZE, bits)
+    plain_copy = port.quantize_matrix(matrix(port, SHAPE), GROUP_SIZE, bits)
 
     def copy() -> Any:
         names = "weight", "scales", "biases"
-        return replace(one, **{name: copy_of(port, getattr(one, name)) for name in names})
+        return replace(plain_copy, **{name: copy_of(port, getattr(plain_copy, name)) for name in names})
 
     return measure_ways(port, port.given.quantized_ways(), copy, SHAPE[0] * SHAPE[1] * bits // 8, BYTES)

@@ -35,7 +35,6 @@ class StepTimer:
     Args:
         names: the module `serving` of a solution.
         runner: the runner of the steps.
-        block_size: of its pools.
         context: tokens that each decode reads.
     """
 

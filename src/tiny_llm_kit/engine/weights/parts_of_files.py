@@ -18,10 +18,6 @@ class PartsOfFiles:
     """The tensors of a model's files, as far as a rank holds them. `Stored` for `read_weights`.
 
     Args:
-        backend_module: of the arrays.
-        files: of the model.
-        headers: of all their tensors.
-        config: of the whole model.
         part: which part is this rank's.
 
     Attributes:
@@ -48,9 +44,9 @@ class PartsOfFiles:
     def pop(self, key: str, /) -> Array:
         """A tensor's part as an array on the CPU, in its stored type."""
         info, shard = self._whole[key], self._shards[key]
-        mine = np.ascontiguousarray(self._files.numbers(key)[index_of(shard, info.shape)])
-        self.bytes_read += mine.nbytes
-        return self.backend_module.from_stored(np.array(mine), info.dtype)
+        part = np.ascontiguousarray(self._files.numbers(key)[index_of(shard, info.shape)])
+        self.bytes_read += part.nbytes
+        return self.backend_module.from_stored(np.array(part), info.dtype)
 
 
 def shards_of(headers: Mapping[str, TensorInfo], config: ModelConfig, part: Part) -> dict[str, Shard]:
@@ -59,10 +55,10 @@ def shards_of(headers: Mapping[str, TensorInfo], config: ModelConfig, part: Part
     Raises:
         ValueError: a rank's columns of a quantised weight would end within a group.
     """
-    found = {name: part.shard(name, info.shape, config) for name, info in headers.items()}
+    shards = {name: part.shard(name, info.shape, config) for name, info in headers.items()}
     for name in (name for name, info in headers.items() if info.dtype == "U32"):
-        found.update(quantized_shards(name, headers[name].shape, config, part))
-    return found
+        shards.update(quantized_shards(name, headers[name].shape, config, part))
+    return shards
 
 
 def quantized_shards(name: str, shape: tuple[int, ...], config: ModelConfig, part: Part) -> dict[str, Shard]:
@@ -77,7 +73,7 @@ def quantized_shards(name: str, shape: tuple[int, ...], config: ModelConfig, par
             f"get {len(whole.columns)} of them: choose fewer ranks"
         )
     words, *constants = parts(name)
-    return {words: _scaled(whole, per_word), **{each: _scaled(whole, group) for each in constants}}
+    return {words: _scaled(whole, per_word), **{constant: _scaled(whole, group) for constant in constants}}
 
 
 def _scaled(shard: Shard, per_column: int) -> Shard:

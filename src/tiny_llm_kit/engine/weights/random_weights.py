@@ -69,7 +69,9 @@ class QuantizedCheckpoint:
             return array
         if len(shape) == 2:
             return quantizer.quantize(name, array, self.config)
-        return quantizer.port.stack_experts([quantizer.quantize(name, each, self.config) for each in array])
+        return quantizer.port.stack_experts(
+            [quantizer.quantize(name, expert, self.config) for expert in array]
+        )
 
 
 class BlankAnswers:

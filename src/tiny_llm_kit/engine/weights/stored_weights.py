@@ -28,7 +28,7 @@ def bytes_of(headers: Mapping[str, TensorInfo], names: Iterable[str]) -> int:
     tensors = (
         part for name in names for part in (quantized_parts(name) if headers[name].dtype == "U32" else [name])
     )
-    return sum(math.prod(headers[each].shape) * BYTES[headers[each].dtype] for each in tensors)
+    return sum(math.prod(headers[tensor].shape) * BYTES[headers[tensor].dtype] for tensor in tensors)
 
 
 def check_memory(
@@ -126,7 +126,6 @@ def read_weights(
         stored: the tensors, of the shapes in `headers`.
         headers: of the tensors, by name.
         names: the weights that are wanted; a quantised one has two further tensors.
-        config: of the model.
         device, dtype, quantizer: see `load_checkpoint`.
 
     Raises:

@@ -66,8 +66,8 @@ def http_deployment(model: str, options: ServerOptions) -> serve.Deployment:
             """See `ReplicatedService.drain`; called before Ray takes the path away."""
             await self.app.state.service.drain()  # the class that Ray makes of this one has the app
 
-    most = {"max_ongoing_requests": 2**16, "ray_actor_options": {"num_cpus": 0}}
-    return serve.deployment(name=HTTP, logging_config=QUIET, graceful_shutdown_wait_loop_s=0.1, **most)(
+    settings = {"max_ongoing_requests": 2**16, "ray_actor_options": {"num_cpus": 0}}
+    return serve.deployment(name=HTTP, logging_config=QUIET, graceful_shutdown_wait_loop_s=0.1, **settings)(
         HttpSide
     )
 
@@ -80,7 +80,6 @@ def application(
     Args:
         open_llm: makes the `LLM` of a replica; called there, on the engine's thread. It must be picklable.
         model: whose tokenizer the HTTP side loads.
-        options: of the server.
         replicas: how many, on what.
     """
     router = RequestRouterConfig(

@@ -15,7 +15,7 @@ from .replica_request import ReplicaFacts, ReplicaPieces
 
 def prompts_of(pieces: Sequence[Piece], sequences: Sequence[Any]) -> dict[int, Any]:
     """What the model thought of prompts, for the answers whose first tokens these pieces have."""
-    first = [each.index for each in pieces if len(each.sampled) == len(sequences[each.index].tokens)]
+    first = [piece.index for piece in pieces if len(piece.sampled) == len(sequences[piece.index].tokens)]
     return {index: asked for index in first if (asked := sequences[index].prompt_sampled)}
 
 
@@ -24,7 +24,6 @@ class EngineReplica:
 
     Args:
         open_llm: makes the `LLM`; called on the engine's thread.
-        options: of the server.
     """
 
     def __init__(self, open_llm: Callable[[], LLM], options: ServerOptions):

@@ -25,7 +25,6 @@ class ReplicatedService:
     """Sends requests to replicas, and knows the state of the HTTP side.
 
     Args:
-        options: of the server.
         tokenizer: prompts are encoded here, once.
         facts: asks a replica about its engine; returns when one is ready.
         call: sends a request to a replica, which the router chooses.

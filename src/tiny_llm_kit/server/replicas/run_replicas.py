@@ -25,9 +25,11 @@ def start_replicas(application: serve.Application, host: str, port: int, replica
     more replicas than cores are possible.
     """
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    own = {"num_cpus": max(replicas, os.cpu_count() or 1), "include_dashboard": False}
+    local = {"num_cpus": max(replicas, os.cpu_count() or 1), "include_dashboard": False}
     try:
-        ray.init(log_to_driver=False, logging_level="warning", **({} if "RAY_ADDRESS" in os.environ else own))
+        ray.init(
+            log_to_driver=False, logging_level="warning", **({} if "RAY_ADDRESS" in os.environ else local)
+        )
         serve.start(
             proxy_location="HeadOnly", http_options={"host": host, "port": port}, logging_config=QUIET
         )

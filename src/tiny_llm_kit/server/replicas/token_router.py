@@ -47,4 +47,4 @@ class TokenRouter(RequestRouter):
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
         """Called by Ray before its controller knows: the replica's requests leave the count."""
         super().on_replica_actor_died(replica_id)
-        self._loads.set_replicas(one.unique_id for one in self.curr_replicas)
+        self._loads.set_replicas(replica.unique_id for replica in self.curr_replicas)
