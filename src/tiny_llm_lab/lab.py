@@ -28,7 +28,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     top = argparse.ArgumentParser(prog="pdm run lab", description=__doc__, allow_abbrev=False)
     add = top.add_argument
     add("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(STUDIES)}; default: all but scale")
-    add("--solution", default="ref", choices=sorted(SOLUTIONS), help="whose scheduler")
+    add(
+        "--solution",
+        default="ref",
+        choices=sorted(SOLUTIONS),
+        help="tiny_llm is yours; default: ref",
+    )
     add("--hardware", default="yi-34b", choices=list(HARDWARE), help="simulated hardware; default: yi-34b")
     add("--requests", type=whole_number(1), default=128, metavar="N", help="requests per run; default: 128")
     add(

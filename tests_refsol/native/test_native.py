@@ -513,7 +513,7 @@ product.cpp:43:14: error: 'k' was not declared in this scope
 def test_a_forgotten_return_is_an_error_of_the_compiler(sources):
     """Without it the function runs on into the next one, which looks like a pointer that ran away."""
     sources["kernel.cpp"] = 'extern "C" int answer() {}'
-    with pytest.raises(library.CompileError, match="no return statement|does not return a value"):
+    with pytest.raises(library.CompileError, match=r"no return statement|does not return a value"):
         library.library("kernel.cpp")
 
 

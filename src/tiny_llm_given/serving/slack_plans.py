@@ -155,5 +155,5 @@ def check_slack_options(scheduler: Any) -> None:
     if (seconds := scheduler.profile.seconds(decodes + scheduler.tile, decodes)) > scheduler.latency_target:
         raise ValueError(
             f"latency_target is {scheduler.latency_target}, but {decodes} decodes and {scheduler.tile} tokens of a"
-            f" prompt take {seconds:.4f} seconds: give a higher target, a smaller tile or a smaller max_num_seqs"
+            f" prompt take {seconds:.4f} seconds: give a higher target or a smaller max_num_seqs"
         )
