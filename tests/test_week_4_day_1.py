@@ -201,8 +201,9 @@ def test_tile_adds_the_bias_of_each_output(s, rng, dtype):
 
 
 @pytest.mark.task("4.1.2")
-def test_tile_is_no_loop_over_lines(s):
+def test_tile_is_no_loop_over_lines(s, rng):
     """One row by one block after the other loads every line of W again for each row, which a tile is there to save."""
+    check_products(s, drawn(rng, (2, 64, 8)), "float32", "x @ Wᵀ" + OR_EARLIER, in_tiles=True)
     text = library.source("product.cpp", f"{s.__name__.partition('.')[0]}.native")
     first, after = language_of("product.cpp").span_of(text, "multiply_tile")
     tile = "".join(text.splitlines(keepends=True)[first:after])
