@@ -248,7 +248,7 @@ def load_checkpoint(
 
     Args:
         model: a shipped name, a folder, a GGUF file or a hub id; see `hub.find_model`.
-        backend: "mlx" or "torch". On a Gaudi, resolve the solution first: its hpu.py must precede torch.
+        backend: "mlx" or "torch". On a Gaudi, resolve the solution first: `hpu.py` must precede torch.
         device: "auto", "cpu", "gpu", "cuda" or "hpu".
         dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
         quantizer: keeps quantised weights quantised, and may quantise plain ones; None dequantises.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # NumPy costs a tenth of a second, and `--help` needs none of
 
 
 def load_backend(name: str) -> Backend:
-    """`backend_mlx` or `backend_torch`. On a Gaudi, resolve the solution first: its hpu.py must precede torch."""
+    """`backend_mlx` or `backend_torch`. On a Gaudi, resolve the solution first: `hpu.py` must precede torch."""
     return cast(Backend, import_module(f".backends.backend_{name}", __package__))
 
 
@@ -37,7 +37,7 @@ class Port(PortNames):
     """
 
     def __init__(self, solution: str, backend: str, device: str = "auto", dtype: str = "auto"):
-        # The solution first: on a Gaudi its hpu.py must set the environment before torch is imported.
+        # The solution first: on a Gaudi the given hpu.py must set the environment before torch is imported.
         self.solution = resolve(solution, backend)
         self.backend_module = load_backend(backend)
         self.name = backend

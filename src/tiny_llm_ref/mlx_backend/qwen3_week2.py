@@ -129,7 +129,7 @@ class Qwen3ModelWeek2:
     """Qwen3 that computes only new tokens; it reads past keys and values from caches.
 
     Qwen2, Llama and Mistral differ only in the weights that they have, in RoPE's tables and in sliding windows, which
-    `layer_weights.py`, `rope_tables.py` and `window_mask.py` read from the configuration. Layers of Mixtral and
+    `layer_weights.py`, `rope_tables.py` and `windows.py` read from the configuration. Layers of Mixtral and
     Qwen3-MoE have another MLP, which `make_mlp` makes.
 
     Args:

@@ -2,7 +2,7 @@
 
 Twin of `backend_mlx.py`.
 
-On a Gaudi the solution's `hpu.py` has loaded Intel's plug-in before this module asks for `torch.hpu`.
+On a Gaudi the given `hpu.py` has loaded Intel's plug-in before this module asks for `torch.hpu`.
 """
 
 import itertools
