@@ -256,7 +256,8 @@ def test_a_machine_is_measured_once(monkeypatch, port, cache):
         "", "{", "[]", "null", "{}", '{"machine": {}}',
         '{"seconds": {}}', '{"machine": MACHINE, "seconds": {"matrix": {"1": 1}}}',
         '{"machine": MACHINE, "seconds": {"vector": 1, "matrix": 1, "tiles": 1, "onednn": 1}}',
-        '{"machine": {"processor": "another"}, "seconds": SECONDS}',
+        '{"machine": {"processor": "another"}, "seconds": SECONDS, "load": 0}',
+        '{"machine": MACHINE, "seconds": SECONDS}',
     ],
 )  # fmt: skip
 def test_a_broken_or_a_foreign_file_is_measured_again(monkeypatch, port, cache, text):
@@ -270,6 +271,16 @@ def test_a_broken_or_a_foreign_file_is_measured_again(monkeypatch, port, cache, 
     path.write_text(text)
     assert measured_seconds(port) == PLAIN_WINS and len(calls) == 2
     assert json.loads(path.read_text()) == whole, "the file is whole again"
+
+
+@pytest.mark.port("torch")
+@pytest.mark.parametrize(("then", "now", "count"), [(4.0, 0.1, 2), (4.0, 1.0, 1), (0.1, 0.1, 1)])
+def test_a_busy_machine_is_measured_again_when_it_is_quiet(monkeypatch, port, cache, then, now, count):
+    calls = counted(monkeypatch, PLAIN_WINS)
+    for load in (then, now):
+        monkeypatch.setattr(product_choice, "load_per_core", lambda load=load: load)
+        measured_seconds(port)
+    assert len(calls) == count
 
 
 @pytest.mark.port("torch")

@@ -19,6 +19,14 @@ def processor_name() -> str:
     return " ".join([lines.get("model name", platform.processor()), *units])
 
 
+def load_per_core() -> float:
+    """Processes that wanted a core in the last minute, for each core; 0 where the system does not say."""
+    try:
+        return os.getloadavg()[0] / (os.cpu_count() or 1)
+    except (AttributeError, OSError):  # Windows
+        return 0.0
+
+
 def free_ram() -> int:
     """Bytes of RAM that are still available, within a container's limit."""
     free = [_mem_available(Path("/proc/meminfo")), _cgroup_room(CGROUP)]

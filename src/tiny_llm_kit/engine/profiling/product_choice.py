@@ -1,7 +1,8 @@
 """Which products with plain matrices an engine uses on a CPU: measured once on each machine, and kept in a file.
 
 The file is in the user's cache folder. It holds the seconds, and names the processor, the library and the threads with
-which they were measured: with others, or when it cannot be read, they are measured again.
+which they were measured: with others, or when it cannot be read, they are measured again. So are those of a machine
+that was busy and is quiet now.
 """
 
 import json
@@ -17,12 +18,13 @@ from typing import Any
 from tiny_llm_given.user_cache import user_cache
 
 from ...solution_types import Network
-from ..machine import processor_name
+from ..machine import load_per_core, processor_name
 from ..port import Port
 
 MEASURED, USUAL = "measured", "usual"
 VARIABLE = "TINY_LLM_PRODUCTS"  # one of these two, where nothing else is asked for
-VERSION = 1  # of the file
+VERSION = 2  # of the file
+BUSY, QUIET = 0.75, 0.25  # load for each core
 ROUNDS = 3
 SHAPE = (3072, 1024)  # of each matrix
 # Bytes of weights of a measured pass, by rows: more than caches hold. Many rows wait for arithmetic, not for memory.
@@ -139,31 +141,36 @@ def kept_seconds(
         return measure()
     kept = read_file(path, machine, names)
     if kept is None:
+        load = load_per_core()
         kept = measure()
-        write_file(path, machine, kept)
+        write_file(path, machine, kept, load)
     return kept
 
 
 def read_file(path: Path, machine: Mapping[str, Any], names: set[str]) -> Seconds | None:
-    """What was measured on this machine; None if there is no such file, or it is broken or of another machine."""
+    """What was measured on this machine; None if there is no such file, it is broken or of another machine.
+
+    None also if other programs had the cores then, and have not now.
+    """
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         seconds = {
             name: {int(rows): float(one) for rows, one in each.items()}
             for name, each in stored["seconds"].items()
         }
-        whole = stored["machine"] == machine and set(seconds) == names
+        is_stale = stored["load"] > BUSY and load_per_core() < QUIET
+        whole = stored["machine"] == machine and set(seconds) == names and not is_stale
         return seconds if whole and all(min(each.values()) > 0 for each in seconds.values()) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def write_file(path: Path, machine: Mapping[str, Any], seconds: Seconds) -> None:
+def write_file(path: Path, machine: Mapping[str, Any], seconds: Seconds, load: float) -> None:
     """Keep what was measured. Written under another name first: two engines may start at once."""
     part = path.with_name(f"{path.name}-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps({"machine": machine, "seconds": seconds}), encoding="utf-8")
+        part.write_text(json.dumps({"machine": machine, "seconds": seconds, "load": load}), encoding="utf-8")
         part.replace(path)
     except OSError:  # a cache that cannot be written: each engine measures
         with suppress(OSError):
