@@ -5,13 +5,19 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tiny_llm_given.torch import int4
 from tiny_llm_ref.torch_backend import prepare_weights, quantize_matrix, quantized_linear, words_to_numbers
-from tiny_llm_ref.torch_backend import quantized_weights as module
+from tiny_llm_ref.torch_backend.quantized_weights import kernel_constants
 
 
 def quantized(rows: int = 40, columns: int = 256, bits: int = 4):
     generator = torch.Generator().manual_seed(rows + columns)
     return quantize_matrix(torch.randn(rows, columns, generator=generator), 64, bits)
+
+
+def laid_out(w) -> int4.Int4Matrix:
+    table = kernel_constants(w.scales, w.biases, torch.bfloat16)
+    return int4.Int4Matrix.of(words_to_numbers(w.weight, 4), table, w.group_size, w.dtype, "cpu")
 
 
 def test_a_cpu_with_vectors_uses_the_kernel_and_others_their_tiles(monkeypatch):
@@ -24,7 +30,7 @@ def test_a_cpu_with_vectors_uses_the_kernel_and_others_their_tiles(monkeypatch):
 
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 40])
 def test_rows_are_padded_to_what_the_kernel_takes(rows):
-    matrix = module._Int4Matrix.of(quantized(rows), "cpu")
+    matrix = laid_out(quantized(rows))
     assert matrix.words.shape[0] % 16 == 0 and matrix.shape == (rows, 256)
     assert matrix(torch.ones(3, 256)).shape == (3, rows)
 
@@ -34,9 +40,9 @@ def test_cuda_is_given_pairs_of_numbers_the_first_one_high(monkeypatch, columns)
     """The call that lays out for CUDA, seen from outside: uint8 (O, I / 2), and blocks that divide the columns."""
     calls = []
     monkeypatch.setattr(torch, "_convert_weight_to_int4pack", lambda *call: calls.append(call) or call[0])
-    monkeypatch.setattr(module, "_on_cuda", lambda tensor: True)
+    monkeypatch.setattr(int4, "_on_cuda", lambda tensor: True)
     w = quantized(columns=columns)
-    matrix = module._Int4Matrix.of(w, "cpu")
+    matrix = laid_out(w)
     ((pairs, blocks),) = calls
     numbers = words_to_numbers(w.weight, 4).numpy()
     expected = np.zeros((48, columns // 2), np.uint8)

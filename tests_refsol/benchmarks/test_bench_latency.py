@@ -13,6 +13,7 @@ from benchmarks import baselines, latency, latency_report, reports
 from benchmarks.latency import LatencyPlan, engines, fastest_product, measure
 from benchmarks.latency_report import Roof, points, roof, work
 from book.tools import roofline_screen, screens
+from tiny_llm_given.layers import DenseLinear
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling.kv_budget import kv_bytes_per_token
@@ -335,7 +336,7 @@ def test_the_work_of_a_call_is_counted_from_the_weights_and_from_who_sees_whom()
         for layer in model.layers
         for owner in (layer, layer.mlp)
         for weight in vars(owner).values()
-        if isinstance(weight, port.DenseLinear)
+        if isinstance(weight, DenseLinear)
     )
     keys = 2 * config.num_key_value_heads * config.head_dim * config.num_hidden_layers
     attention = 2 * 2 * config.num_attention_heads * config.head_dim * config.num_hidden_layers

@@ -329,8 +329,8 @@ def test_a_baseline_gets_the_limits_of_the_plan(monkeypatch):
         max_num_seqs=2, threads=3, quantization="4bit", compare=("llama.cpp",), random_weights=True
     )
     monkeypatch.setattr(throughput, "model_of", lambda port, job: (None, None))
-    options = SimpleNamespace(num_ranks=1)
-    job = SimpleNamespace(options=options, engine_options={}, draft_network=lambda port: None)
+    options = SimpleNamespace(num_ranks=1, speculation=None)
+    job = SimpleNamespace(options=options, engine_options={})
     assert list(throughput.engines(plan, None, job, 9, None)) == ["tiny-llm"]
     assert asked == {"llama.cpp": (2, 9, 3, "4bit")}, "rows, room, threads and quantization"
 
