@@ -1,11 +1,13 @@
 """How many blocks the pool gets: devices that know their memory are stand-ins here, and no such device was used."""
 
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
 
 from tiny_llm_kit.engine import machine
 from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.profiling import kv_budget
 from tiny_llm_kit.engine.profiling.kv_budget import blocks_that_fit, kv_bytes_per_token
 from tiny_llm_kit.engine.weights.random_weights import QWEN3_06B
@@ -112,3 +114,38 @@ def test_free_ram_is_what_linux_or_the_container_says(monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "_cgroup_room", lambda folder: 60)
     monkeypatch.setattr(machine, "_mem_available", lambda file: 50)
     assert machine.free_ram() == 50
+
+
+TORCH, MLX = pytest.mark.port("torch"), pytest.mark.port("mlx")
+
+
+@pytest.mark.parametrize(
+    ("port", "device", "library", "call", "called"),
+    [
+        pytest.param("torch", "cuda", "torch.cuda", "empty_cache", ["collect", "empty_cache"], marks=TORCH),
+        pytest.param("torch", "cpu", "torch.cuda", "empty_cache", [], marks=TORCH),
+        pytest.param("mlx", "gpu", "mlx.core", "clear_cache", ["collect", "clear_cache"], marks=MLX),
+        pytest.param("mlx", "cpu", "mlx.core", "clear_cache", [], marks=MLX),
+    ],
+)
+def test_an_accelerator_gets_back_what_closed_engines_held(monkeypatch, port, device, library, call, called):
+    """On CUDA the second `LLM` of a process found no memory: the first one's goes with a collection."""
+    calls = []
+    backend = import_module(f"tiny_llm_kit.engine.backends.backend_{port}")
+    monkeypatch.setattr(backend, "gc", SimpleNamespace(collect=lambda: calls.append("collect")))
+    monkeypatch.setattr(import_module(library), call, lambda: calls.append(call))
+    backend.release_memory(device)
+    assert calls == called
+
+
+@TORCH
+def test_memory_is_released_before_an_engine_measures_and_when_it_closes(monkeypatch):
+    from tiny_llm_kit.engine.backends import backend_torch
+
+    released = []
+    monkeypatch.setattr(backend_torch, "release_memory", released.append)
+    llm = LLM("tiny-qwen3", backend="torch", device="cpu", num_blocks=4)
+    assert released == ["cpu"]
+    llm.close()
+    llm.close()
+    assert released == ["cpu", "cpu"]

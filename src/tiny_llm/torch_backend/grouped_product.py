@@ -27,8 +27,7 @@ def grouped_product_by_expert(x: torch.Tensor, weights: Any, counts: torch.Tenso
 def grouped_product(x: torch.Tensor, weights: Experts, counts: torch.Tensor) -> torch.Tensor:
     """`grouped_product_by_expert`, or one call of torch that reads no count on the host, on CUDA. Given.
 
-    On a CPU that call took as long as the loop (8 and 64 experts, 1 to 512 tokens), and it needs rows of a multiple of
-    16 bytes. On CUDA it was not run by us.
+    On a CPU that call took as long as the loop (8 and 64 experts, 1 to 512 tokens).
     """
     if not reads_no_count(weights):
         return grouped_product_by_expert(x, weights, counts)

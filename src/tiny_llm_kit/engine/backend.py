@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         put = staticmethod(backend_torch.put)
         random_normal = staticmethod(backend_torch.random_normal)
         read_bandwidth = staticmethod(backend_torch.read_bandwidth)
+        release_memory = staticmethod(backend_torch.release_memory)
         score_tokens = staticmethod(backend_torch.score_tokens)
         seed = staticmethod(backend_torch.seed)
         set_threads = staticmethod(backend_torch.set_threads)

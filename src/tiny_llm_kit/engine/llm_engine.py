@@ -259,7 +259,9 @@ class LLMEngine:
         self._parallel.close()
         self.ranks.close()
         self.scheduler.close()
+        release, device = self.runner.backend_module.release_memory, self.runner.device
         del self.runner, self.scheduler, self._parallel, self._requests
+        release(device)
 
 
 def call_quietly(listener: Callable[[Any], object], event: Event) -> None:

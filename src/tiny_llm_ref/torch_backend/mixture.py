@@ -31,9 +31,7 @@ def experts_of(weights: Any) -> Experts:
 
     An array stays one where torch multiplies by it in one call.
     """
-    if isinstance(weights, torch.Tensor) and weights.device.type == "cuda":
-        return weights
-    return ExpertMatrices(map(linear_layer, weights))
+    return weights if reads_no_count(weights) else ExpertMatrices(map(linear_layer, weights))
 
 
 def stack_experts(matrices: Sequence[Any]) -> Experts:

@@ -3,6 +3,7 @@
 Twin of `backend_torch.py`.
 """
 
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -231,6 +232,17 @@ def device_memory(device: str) -> tuple[int, int] | None:
         return None
     total = int(mx.device_info()["max_recommended_working_set_size"])
     return total - mx.get_active_memory(), total
+
+
+def release_memory(device: str) -> None:
+    """Give back what closed engines held on an accelerator; on a CPU Python's collector does it in its own time.
+
+    An engine's parts refer to each other, so its memory goes with a collection, and MLX keeps it then in its cache.
+    """
+    if device == "cpu":
+        return
+    gc.collect()
+    mx.clear_cache()
 
 
 def like(array: mx.array) -> dict:

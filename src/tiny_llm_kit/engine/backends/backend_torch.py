@@ -5,6 +5,7 @@ Twin of `backend_mlx.py`.
 On a Gaudi the given `hpu.py` has loaded Intel's plug-in before this module asks for `torch.hpu`.
 """
 
+import gc
 import itertools
 import os
 import platform
@@ -260,6 +261,18 @@ def _peak_bytes_cpu(run: Callable[[], torch.Tensor]) -> int:
 def device_memory(device: str) -> tuple[int, int] | None:
     """Free and total bytes of an accelerator; None on a CPU, whose RAM all programs share."""
     return None if device == "cpu" else getattr(torch, device).mem_get_info()
+
+
+def release_memory(device: str) -> None:
+    """Give back what closed engines held on an accelerator; on a CPU Python's collector does it in its own time.
+
+    An engine's parts refer to each other, so its memory goes with a collection, and torch's allocator keeps it then.
+    """
+    if device == "cpu":
+        return
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
 
 
 def like(array: torch.Tensor) -> dict:

@@ -27,6 +27,7 @@ def measured_num_blocks(
     Raises:
         ValueError: not a single block fits, or not as many as are asked for.
     """
+    port.backend_module.release_memory(port.device)
     size, longest = options.block_size, limits.max_model_len
     block_bytes = size * kv_bytes_per_token(network.config, port.float_dtype, len(network.layers))
     if port.device == "cpu":
