@@ -69,13 +69,14 @@ def check() -> int:
 def capture(check_only: bool) -> int:
     """Draw the screens again, or only compare them with those in the book."""
     # Imported here: screens run the reference, which building the book does not need.
-    from . import screen_files, screens
+    from . import result_tables, screen_files, screens
 
     os.environ[VARIABLE] = USUAL  # what this machine measures is nothing for a page
     try:
         if not check_only:
             for file in screen_files.capture(screens.capture_all()):
                 print(f"book: new screen {file.relative_to(ROOT)}")
+            result_tables.FILE.write_text(result_tables.tables(screens.benchmark_screens()), encoding="utf-8")
             return 0
         differences = list(screens.check_all())
     except RuntimeError as error:  # a command in the book no longer works

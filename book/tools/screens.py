@@ -15,7 +15,15 @@ from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.trace.provenance import RESULTS, is_sealed
 from tiny_llm_lab.studies import chart
 
-from . import batch_screen, policy_widget, roofline_screen, timeline_screen, tradeoff_screen, widget
+from . import (
+    batch_screen,
+    policy_widget,
+    result_tables,
+    roofline_screen,
+    timeline_screen,
+    tradeoff_screen,
+    widget,
+)
 from .command_screens import command_screens
 from .console import fragment, recording_console
 from .day_screens import day_screens, port_screens, see_modules, shown_on
@@ -82,7 +90,7 @@ def capture_all() -> Iterator[tuple[str, str]]:
         yield from port_screens(backend)
     yield from batch_screens(installed_backends()[0])
     yield from command_screens()
-    yield from benchmark_screens()
+    yield from result_tables.on_pages(benchmark_screens())
     yield from timeline_screens()
     yield from widget_screens()
     yield from policy_screens()
@@ -95,5 +103,8 @@ def check_all() -> Iterator[str]:
             (*day_screens(backend), *port_screens(backend), *batch_screens(backend))
         ):
             yield f"[{backend}] {difference}"
-    shared = (command_screens(), benchmark_screens(), timeline_screens(), widget_screens(), policy_screens())
-    yield from differences(chain(*shared))
+    results = list(benchmark_screens())
+    if result_tables.FILE.read_text(encoding="utf-8") != result_tables.tables(results):
+        yield f"{result_tables.FILE.name} is not what the results say"
+    drawn = (timeline_screens(), widget_screens(), policy_screens())
+    yield from differences(chain(command_screens(), result_tables.on_pages(results), *drawn))

@@ -618,15 +618,6 @@ def test_the_last_chapter_names_functions_that_are_there():
                 assert re.search(rf"\b(def|class|int) {name}\b", text), (file, name)
 
 
-def test_the_tables_of_sources_name_files_that_are_there():
-    """Paths are those of the repository, or lie below `src` or the reference."""
-    pages = sorted((BOOK / "src").glob("appendix-sources*.md"))
-    named = {name for page in pages for name in re.findall(r"`([\w/]+/[\w/]+\.py)`", page.read_text("utf-8"))}
-    folders = (ROOT, SOURCES, SOURCES / "tiny_llm_ref")
-    assert len(named) > 5
-    assert [name for name in sorted(named) if not any((folder / name).exists() for folder in folders)] == []
-
-
 # ---- scripts
 
 
