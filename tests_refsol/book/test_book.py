@@ -5,8 +5,6 @@ import importlib
 import re
 import subprocess
 import sys
-import textwrap
-from itertools import pairwise
 from types import ModuleType
 
 import pytest
@@ -27,6 +25,7 @@ import cpp_signatures
 import formulas
 import hints
 import math_font
+import python_signatures
 import signatures
 import task_commands
 
@@ -150,17 +149,19 @@ def test_hints_are_numbered_task_by_task():
 # ---- commands
 
 
-def test_the_command_of_a_task_comes_after_its_last_hint():
-    hint = '<details class="hint">\n<summary>Hint: a title</summary>\n\ntext\n\n</details>\n'
-    page = f"### Task 1.2.3: a name\n\ntext\n\n{hint}{hint}\nMore text.\n\n## Prove\n"
-    command = "```sh\npdm run test --week 1 --day 2 --task 3\n```\n"
-    assert task_commands.add(page).count(command) == 1
-    assert f"</details>\n\n{command}\nMore text." in task_commands.add(page)
+FACTS = '<p class="task-facts">10 minutes ·\n<code>a.py</code></p>\n'
+
+
+@pytest.mark.parametrize("facts", ["", f"\n{FACTS}"])
+def test_the_command_of_a_task_stands_under_its_heading(facts):
+    head = f"### Task 1.2.3: a name\n{facts}"
+    command = "\n```sh\npdm run test --week 1 --day 2 --task 3\n```\n"
+    assert task_commands.add(f"{head}\ntext\n\n## Prove\n") == f"{head}{command}\ntext\n\n## Prove\n"
     assert task_commands.add("# No task\n\ntext\n") == "# No task\n\ntext\n"
 
 
 @pytest.mark.parametrize("day", days(), ids=str)
-def test_every_task_of_the_book_ends_with_its_command(day):
+def test_every_task_of_the_book_has_its_command(day):
     written = text_of(day)
     text = task_commands.add(written)
     for task in tasks_on(text):
@@ -199,15 +200,24 @@ class Thing:
 '''
 
 
-def test_signature_has_the_docstring_and_no_body():
-    assert signatures.contract(SOURCE, "plain").splitlines()[-1].strip() == '"""'
-    whole = signatures.contract(SOURCE, "Thing")
-    assert "def __init__(self, size: int):\n        ..." in whole
-    assert whole.endswith("    ) -> int:\n        ...")
-    assert "secret" not in whole + signatures.contract(SOURCE, "plain") + signatures.contract(
-        SOURCE, "Thing.__call__"
-    )
-    assert "_inner" not in whole and "def _inner" in signatures.contract(SOURCE, "Thing._inner")
+def test_a_signature_has_its_heads_and_no_body():
+    """A docstring of one paragraph stays in the block; a longer one, and those of methods, fold."""
+    block, folded = python_signatures.contract(SOURCE, "plain")
+    assert block == "def plain(x: int) -> int:" and "<li>" not in folded
+    assert folded.startswith('<details class="docstring">\n<summary>Says what.</summary>')
+    assert "<strong>Args</strong> <code>x</code>: a number." in folded
+    whole = python_signatures.contract(SOURCE, "Thing")
+    assert whole[0].splitlines() == [
+        "class Thing:",
+        '    """A thing."""',
+        "    def __init__(self, size: int):",
+        "    def __call__(",
+        "        self,",
+        "        x: int,",
+        "    ) -> int:",
+    ]
+    assert whole[1] == "" and "secret" not in block + folded + whole[0]
+    assert "def _inner" in python_signatures.contract(SOURCE, "Thing._inner")[0]
 
 
 CPP = """\
@@ -244,12 +254,15 @@ def test_a_signature_in_cpp_has_its_comment_and_no_body():
 LONG = '''
 class Wide:
     def ask(self, first: dict[int, list[int]] = (1, 2), second: Callable[[int, str], None] = print, third=3) -> str:
-        """Says what it says in a line that no page of the book is wide enough for, and goes on in the next one,
-        which is short.
+        """Says `a_b < c`. And goes on
+        in the next line.
+
+        More of it.
 
         Args:
-            first, second: an explanation that fills the whole line of the source code up to its very end, and
-                a little of the next.
+            first, second: an explanation that fills the line, and
+                a little of the next:
+            which goes on here.
             third: short.
 
         Returns:
@@ -264,30 +277,40 @@ class Wide:
 
 
 def test_a_signature_fits_on_a_page():
-    """Words and their order stay, items stay items, and what is short stays as it is."""
-    shown = signatures.contract(LONG, "Wide")
-    lines = shown.splitlines()
-    assert max(map(len, lines)) <= signatures.COLUMNS
-    assert re.sub(r"[\s,]+", "", shown) == re.sub(r"[\s,]+", "", LONG)
-    arguments = [line.strip() for line in lines[3:7]]
+    """Arguments go below, words and their order stay."""
+    lines = python_signatures.contract(LONG, "Wide")[0].splitlines()
+    assert max(map(len, lines)) <= python_signatures.COLUMNS
+    arguments = [line.strip() for line in lines[2:6]]
     assert arguments == ["self,", "first: dict[int, list[int]] = (1, 2),",
                          "second: Callable[[int, str], None] = print,", "third=3,"]  # fmt: skip
-    at = {line.split()[0]: len(line) - len(line.lstrip()) for line in lines if line.strip()}
-    assert at["Args:"] == at["Returns:"] == 8 and at["first,"] == at["third:"] == at["Words."] == 12
-    [after] = [line for above, line in pairwise(lines) if above.lstrip().startswith("first, second:")]
-    assert after.startswith(" " * 16), "an item goes on further in"
-    assert "            third: short." in lines and "    ) -> str:" in lines
+    assert lines[6] == "    ) -> str:"
+    block, folded = python_signatures.contract(LONG, "Wide.tell")
+    assert folded == "" and max(map(len, block.splitlines())) <= python_signatures.COLUMNS
+    assert block.endswith('second line."""')
+
+
+def test_a_docstring_folds_with_its_items():
+    folded = python_signatures.contract(LONG, "Wide.ask")[1]
     assert (
-        signatures.contract(SOURCE, "plain")
-        == textwrap.dedent(SOURCE).strip().split("    # TASK")[0].rstrip()
+        "<summary>Says <code>a&#95;b &lt; c</code>.</summary>\n<p>And goes on in the next line.</p>" in folded
     )
+    items = "explanation that fills the line, and a little of the next: which goes on here."
+    assert (
+        f"<li><code>first</code>, <code>second</code>: an {items}</li><li><code>third</code>: short.</li>"
+        in folded
+    )
+    assert "<p><strong>Returns</strong> Words.</p>" in folded
+    assert "\n\n" not in folded, "an empty line would end the HTML in Markdown"
+    whole = python_signatures.contract(LONG, "Wide")[1]
+    assert "<p><code>ask</code>: Says" in whole and "<p><code>tell</code>: An explanation" in whole
 
 
 def test_no_signature_in_the_book_is_wider_than_a_page():
     for chapter in (BOOK / "src").glob("*.md"):
         for found in signatures.DIRECTIVE.finditer(chapter.read_text(encoding="utf-8")):
-            lines = signatures.shown(found["file"], found["name"]).splitlines()
-            assert max(map(len, lines)) <= signatures.COLUMNS, f"{chapter.name}: {found['name']}"
+            shown = signatures.shown(found["file"], found["name"])
+            lines = re.sub(r"^<details.*?</details>", "", shown, flags=re.DOTALL | re.MULTILINE).splitlines()
+            assert max(map(len, lines)) <= python_signatures.COLUMNS, f"{chapter.name}: {found['name']}"
 
 
 def test_missing_name_shows_as_an_error():
@@ -305,10 +328,10 @@ def test_a_signature_is_shown_for_both_ports_if_they_differ(asked, tmp_path, mon
         )
     names = "typed", "same", f"{asked.partition('_')[0]}_only"
     typed, same, only = (signatures.expand(f"{{{{#signature {asked}/a.py {name}}}}}") for name in names)
-    labels_and_types = r'data-port="(\w+)">\n\n```python\ndef typed\(x: ([\w.]+)\):\n    ...\n```\n\n</div>'
+    labels_and_types = r'data-port="(\w+)">\n\n```python\ndef typed\(x: ([\w.]+)\):\n```\n\n</div>'
     assert re.findall(labels_and_types, typed) == [("MLX", "mx.array"), ("PyTorch", "torch.Tensor")]
     assert typed.count("<div") == typed.count("</div>") == 3
-    assert same == "```python\ndef same(x: int):\n    ...\n```" and "<div" not in only
+    assert same == "```python\ndef same(x: int):\n```" and "<div" not in only
     other = {"mlx_backend": "torch_only", "torch_backend": "mlx_only"}[asked]
     assert "book-error" in signatures.expand(f"{{{{#signature {asked}/a.py {other}}}}}")
 
