@@ -20,6 +20,7 @@ from . import (
     policy_widget,
     result_tables,
     roofline_screen,
+    roofline_widget,
     timeline_screen,
     tradeoff_screen,
     widget,
@@ -59,6 +60,12 @@ def policy_screens() -> Iterator[tuple[str, str]]:
     yield "week3-05-policies-table", policy_widget.data() + "\n"
 
 
+def roofline_screens() -> Iterator[tuple[str, str]]:
+    """`(name, fragment)` of the roofline widget: a picture, and the table of its choices."""
+    yield "roofline-step", roofline_widget.picture() + "\n"
+    yield "roofline-step-table", roofline_widget.data() + "\n"
+
+
 def benchmark_screens() -> Iterator[tuple[str, str]]:
     """`(name, fragment)` of every saved benchmark, from its sealed file: nothing is measured again.
 
@@ -94,6 +101,7 @@ def capture_all() -> Iterator[tuple[str, str]]:
     yield from timeline_screens()
     yield from widget_screens()
     yield from policy_screens()
+    yield from roofline_screens()
 
 
 def check_all() -> Iterator[str]:
@@ -106,5 +114,5 @@ def check_all() -> Iterator[str]:
     results = list(benchmark_screens())
     if result_tables.FILE.read_text(encoding="utf-8") != result_tables.tables(results):
         yield f"{result_tables.FILE.name} is not what the results say"
-    drawn = (timeline_screens(), widget_screens(), policy_screens())
+    drawn = (timeline_screens(), widget_screens(), policy_screens(), roofline_screens())
     yield from differences(chain(command_screens(), result_tables.on_pages(results), *drawn))

@@ -39,6 +39,15 @@ var widgetParts = (() => {
         return element("p", {}, element("label", { for: id }, label), output, input);
     }
 
+    /** A choice between names, with its label; `chosen` is called with every new one. */
+    function select(id, label, names, first, chosen) {
+        const options = names.map((name) => element("option", name === first ? { selected: "" } : {}, name));
+        const input = element("select", { id }, ...options);
+        input.addEventListener("change", () => chosen(input.value));
+        input.addEventListener("keydown", (event) => event.stopPropagation()); // arrow keys turn mdBook's pages
+        return element("p", {}, element("label", { for: id }, label), input);
+    }
+
     /** The sliders of a widget, above its picture. */
     function controls(...children) {
         return element("div", { class: "controls", role: "group", "aria-label": "What is drawn" }, ...children);
@@ -69,16 +78,18 @@ var widgetParts = (() => {
         return () => draw(width);
     }
 
-    /** A line that is read aloud, and what sets its text once nothing has changed for a while. */
+    /** A line, and what sets its text: seen at once, and read aloud when nothing has changed for a while. */
     function status() {
-        const said = element("p", { role: "status", "aria-live": "polite" });
+        const seen = element("p", { class: "said", "aria-hidden": "true" });
+        const aloud = element("p", { class: "unseen", role: "status", "aria-live": "polite" });
         let quiet = 0;
         const set = (text) => {
+            seen.textContent = text;
             clearTimeout(quiet);
-            quiet = setTimeout(() => (said.textContent = text), said.textContent ? QUIET : 0);
+            quiet = setTimeout(() => (aloud.textContent = text), aloud.textContent ? QUIET : 0);
         };
-        return { said, set };
+        return { said: element("div", {}, seen, aloud), set };
     }
 
-    return { element, slider, controls, table, fitted, status };
+    return { element, slider, select, controls, table, fitted, status };
 })();

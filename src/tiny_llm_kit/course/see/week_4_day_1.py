@@ -1,4 +1,4 @@
-"""The screen of Day 4.1: how fast each version of a product reads its weights, and all of them below their roof.
+"""The screen of Day 4.1: how fast each version of a product reads its weights.
 
 Seconds are medians of interleaved runs, over more bytes than caches hold. Each kernel is measured in a process of its
 own, so that one that crashes is named.
@@ -37,13 +37,9 @@ NAMES = {
     "bytes": "8 bits",
     "nibbles": "4 bits",
 }
-MARKS = {"library": ("o", -1), "lines": ("l", 0), "tiles": ("t", 1), "bytes": ("8", 0), "nibbles": ("4", 0)}
-DOUBLING, HEIGHT = 7, 9  # columns and lines of the picture for twice as much
-INTENSITIES, SLOWEST = range(-1, 8), 2**3  # operations per byte in doublings, and billions of them per second
-# Whole lines of the table and of the picture, and figures of a line.
+# Whole lines of the table, and figures of a line.
 MEASURED = (
     rf"(?:{'|'.join(NAMES.values())})  .*",
-    r" *[\d,]+ │.*",
     r"[\d.]+(?= (?:GB/s|%))",
 )
 Speeds = dict[
@@ -63,7 +59,6 @@ def show(b: Port, console: Console) -> None:
     for measure, names in MEASURES.items():
         found |= _measured(measure, names, b)
     _table(found, console)
-    _picture(found, read, console)
     _attention(b, read, console)
 
 
@@ -86,30 +81,6 @@ def _table(found: Speeds, console: Console) -> None:
         else:
             table.add_row(NAMES[name], *(f"{speeds[str(rows)][0] / 1e9:.3g}" for rows in ROWS))
     console.print(table)
-
-
-def _picture(found: Speeds, read: float, console: Console) -> None:
-    """Operations per second by operations per byte, on scales of powers of two, and the roof of memory."""
-    picture = [[" "] * (DOUBLING * len(INTENSITIES)) for _ in range(HEIGHT)]
-
-    def put(intensity: float, speed: float, mark: str, beside: int = 0) -> None:
-        x = round(DOUBLING * (math.log2(intensity) - INTENSITIES[0])) + beside
-        y = round(math.log2(speed / 1e9 / SLOWEST))
-        if 0 <= y < HEIGHT and 0 <= x < len(picture[0]):
-            picture[y][x] = mark
-
-    for x in range(DOUBLING * len(INTENSITIES)):
-        intensity = 2 ** (x / DOUBLING + INTENSITIES[0])
-        put(intensity, intensity * read, "·")
-    for name, mark in MARKS.items():
-        for moved, computed in found[name].values() if isinstance(found[name], dict) else ():
-            put(computed / moved, computed, *mark)
-    console.print("\nBillion operations per second, by operations per byte of weights\n")
-    for y in reversed(range(HEIGHT)):
-        console.print(f"{SLOWEST * 2**y:8,} │{''.join(picture[y])}")
-    console.print(" " * 9 + "└" + "─" * (DOUBLING * len(INTENSITIES)))
-    console.print(" " * 10 + "".join(f"{2.0**power:<{DOUBLING}g}" for power in INTENSITIES))
-    console.print("· the roof: memory; o the port's own, l lines, t tiles, 8 and 4 bits", style="dim")
 
 
 def _attention(b: Port, read: float, console: Console) -> None:

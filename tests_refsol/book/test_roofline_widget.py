@@ -1,0 +1,90 @@
+"""The roofline widget: its figures are those of the screens and of sealed results, and every choice is drawn."""
+
+import json
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from book.tools import roofline_widget, screen_files, screens, widget
+from tiny_llm_kit.course.see.week_2_day_2 import MODELS, bytes_per_token
+from tiny_llm_kit.course.see.week_4_day_2 import expected_experts
+
+TABLE = json.loads(roofline_widget.table())
+PAGES = [
+    dict(re.findall(r'data-(\w+)="([^"]*)"', place))
+    for page in sorted((screen_files.FOLDER.parent).glob("*.md"))
+    for place in re.findall(
+        r'<div class="chunk-widget roofline-widget"([^>]*)>', page.read_text(encoding="utf-8")
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def run():
+    with widget.scripts() as engine:
+        yield engine
+
+
+def at(**change) -> dict:
+    return {**roofline_widget.START, **change}
+
+
+def step(run, **change) -> dict:
+    return run(f"roofline.step({json.dumps(TABLE)}, {json.dumps(at(**change))})")
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("bits", TABLE["bits"])
+def test_a_step_reads_what_the_screen_of_day_2_2_says(run, model, bits):
+    read = bytes_per_token(MODELS[model], TABLE["bits"][bits])
+    norms = 2 * 310_000  # at most; the widget leaves them out
+    assert 0 <= read - step(run, model=model, bits=bits)["bytes"] < norms
+
+
+def test_a_step_takes_the_longer_of_reading_and_computing(run):
+    reads, computes = step(run), step(run, tokens=2048)
+    assert reads["seconds"] == reads["memory"] == pytest.approx(0.01192, rel=1e-3)
+    assert computes["seconds"] == computes["arithmetic"] == pytest.approx(2.441, rel=1e-3)
+    assert [computes[name] for name in ("bytes", "memory")] == [reads[name] for name in ("bytes", "memory")]
+
+
+@pytest.mark.parametrize("model", TABLE["models"])
+@pytest.mark.parametrize("device", TABLE["devices"])
+def test_the_ridge_is_the_first_step_that_computes_longer_than_it_reads(run, model, device):
+    found = run(f"roofline.ridge({json.dumps(TABLE)}, {json.dumps(at(model=model, device=device))})")
+    before, there = (step(run, model=model, device=device, tokens=n) for n in (found - 1, found))
+    assert there["arithmetic"] >= there["memory"] and before["arithmetic"] < before["memory"]
+
+
+def test_a_mixture_has_its_parameters_and_reads_the_experts_of_day_4_2(run):
+    parts = roofline_widget.MIXTURE
+    assert parts["layers"] + 2 * parts["head"] + parts["experts"] == pytest.approx(30.5e9, rel=2e-3)
+    for tokens in (1, 16, 512):
+        read = step(run, model="Qwen3-30B-A3B", tokens=tokens)["bytes"] / 2 - parts["layers"] - parts["head"]
+        assert read / parts["experts"] * 128 == pytest.approx(expected_experts(tokens, 128, 8))
+
+
+@pytest.mark.parametrize("width", [300, 760])
+@pytest.mark.parametrize("tokens", [1, 2048])
+def test_every_choice_is_drawn_inside_its_frame(run, width, tokens):
+    for model in TABLE["models"]:
+        for device in TABLE["devices"]:
+            choice = json.dumps(at(model=model, device=device, bits="4 bits", tokens=tokens))
+            svg = run(f"roofline.draw({json.dumps(TABLE)}, {choice}, {width})")
+            assert not re.search(r"NaN|undefined|Infinity|null|style=|stroke=|fill=\"#", svg)
+            for dot in ElementTree.fromstring(svg).iter("circle"):
+                assert 50 < float(dot.get("cx")) < width and 25 < float(dot.get("cy")) <= 252
+
+
+def test_the_page_has_the_table_and_the_picture_that_python_makes():
+    for name, fragment in screens.roofline_screens():
+        assert (screen_files.FOLDER / f"{name}.html").read_text(encoding="utf-8") == fragment
+
+
+def test_six_pages_begin_at_choices_that_exist(run):
+    assert len(PAGES) == 6
+    for page in PAGES:
+        begins = at(**page)
+        assert begins["model"] in TABLE["models"] and begins["device"] in TABLE["devices"]
+        assert begins["bits"] in TABLE["bits"] and int(begins["tokens"]) in run("roofline.TOKENS")
