@@ -5,6 +5,7 @@ import importlib
 import re
 import subprocess
 import sys
+from itertools import chain
 from types import ModuleType
 
 import pytest
@@ -15,7 +16,7 @@ from book.tools.length import CEILING, check_length, words
 from book.tools.links import check_site
 from book.tools.minutes import check_minutes, parts_of
 from tiny_llm_kit.course.mdbook import find_mdbook
-from tiny_llm_kit.course.pages import pages_of, sittings_of, tasks_on, text_of
+from tiny_llm_kit.course.pages import pages_of, sittings_of, text_of
 from tiny_llm_kit.course.tree import PARTS, days, exercises_of_part
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.repo import BOOK, ROOT
@@ -164,7 +165,7 @@ def test_the_command_of_a_task_stands_under_its_heading(facts):
 def test_every_task_of_the_book_has_its_command(day):
     written = text_of(day)
     text = task_commands.add(written)
-    for task in tasks_on(text):
+    for task in chain.from_iterable(sittings_of(day)):
         command = f"pdm run test --week {task.week} --day {task.day} --task {task.number}\n"
         assert text.count(command) == written.count(command) + 1, task
 

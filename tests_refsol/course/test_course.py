@@ -5,9 +5,9 @@ import re
 import pytest
 
 from authors.stub_check import problems_of_stubs
-from tiny_llm_kit.course.address import Day, parse_task
+from tiny_llm_kit.course.address import Day, Task, parse_task
 from tiny_llm_kit.course.hints import hints
-from tiny_llm_kit.course.pages import pages_of, sittings_of, tasks_on, text_of
+from tiny_llm_kit.course.pages import pages_of, sittings_of, tasks_on
 from tiny_llm_kit.course.tree import day_tests, days, exercises_of_part, tasks
 
 
@@ -30,9 +30,9 @@ def test_every_test_of_a_day_is_marked_with_a_task_and_every_task_has_tests(day)
 @pytest.mark.parametrize("day", days(), ids=str)
 def test_each_task_has_one_heading_and_hints_in_its_chapter(day):
     """A large day has several pages, and may take its tasks in another order. A terminal shows no formulas."""
-    assert pages_of(day), f"day {day} has no chapter"
-    assert sorted(tasks_on(text_of(day))) == [task for task in tasks() if task.of_day == day]
-    for task in tasks_on(text_of(day)):
+    headings = [task for page in pages_of(day) for task in tasks_on(page, day)]
+    assert sorted(headings) == [task for task in tasks() if task.of_day == day]
+    for task in headings:
         assert hints(task), f"no hint for {task}"
         assert not any("$" in hint.text for hint in hints(task)), f"a formula in a hint of {task}"
 
@@ -40,6 +40,15 @@ def test_each_task_has_one_heading_and_hints_in_its_chapter(day):
 def test_the_great_day_has_three_sittings():
     numbers = [[task.number for task in sitting] for sitting in sittings_of(Day(2, 7))]
     assert numbers == [[1, 2, 3, 6], [7, 8, 4, 5], [9]]
+
+
+def test_a_page_may_serve_two_days():
+    """Each day is one sitting with its own tasks, although both have the same page."""
+    first, second = Day(2, 2), Day(2, 3)
+    [page] = pages_of(first)
+    assert pages_of(second) == [page]
+    for day, last in ((first, 4), (second, 3)):
+        assert sittings_of(day) == [tasks_on(page, day)] == [[Task(*day, n + 1) for n in range(last)]]
 
 
 def test_both_ports_have_the_same_exercises():

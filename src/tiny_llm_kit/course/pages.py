@@ -1,4 +1,4 @@
-"""The pages of a day, one or one per sitting, and the tasks of each sitting."""
+"""The pages of a day, and the tasks of each of its sittings."""
 
 import re
 from pathlib import Path
@@ -11,8 +11,9 @@ HEADING = re.compile(r"^### Task (\d+\.\d+\.\d+): ", re.MULTILINE)
 
 
 def pages_of(day: Day) -> list[Path]:
-    """The pages of a day, in order: weekW-0D-*.md, or per sitting weekW-0Da-*.md, weekW-0Db-*.md and so on."""
-    return sorted((BOOK / "src").glob(f"week{day.week}-{day.day:02d}*.md"))
+    """The pages with tasks of a day, in order: one, one per sitting, or one that also serves another day."""
+    pages = sorted((BOOK / "src").glob(f"week{day.week}-*.md"))
+    return [page for page in pages if tasks_on(page, day)]
 
 
 def text_of(day: Day) -> str:
@@ -20,9 +21,10 @@ def text_of(day: Day) -> str:
     return "\n".join(page.read_text(encoding="utf-8") for page in pages_of(day))
 
 
-def tasks_on(text: str) -> list[Task]:
-    """The tasks that have a heading in a text, in its order."""
-    return [parse_task(address) for address in HEADING.findall(text)]
+def tasks_on(page: Path, day: Day) -> list[Task]:
+    """The tasks of a day that have a heading on a page, in its order."""
+    headings = HEADING.findall(page.read_text(encoding="utf-8"))
+    return [task for task in map(parse_task, headings) if task.of_day == day]
 
 
 def sittings_of(day: Day) -> list[list[Task]]:
@@ -30,4 +32,4 @@ def sittings_of(day: Day) -> list[list[Task]]:
     pages = pages_of(day)
     if len(pages) < 2:
         return [[task for task in tasks() if task.of_day == day]]
-    return [tasks_on(page.read_text(encoding="utf-8")) for page in pages]
+    return [tasks_on(page, day) for page in pages]
