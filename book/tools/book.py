@@ -14,6 +14,7 @@ from tiny_llm_kit.repo import BOOK, ROOT
 from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.text import counted
 
+from . import words
 from .length import check_length
 from .links import check_site
 from .minutes import check_minutes
@@ -31,7 +32,11 @@ def main(argv: list[str] | None = None) -> int:
         return measure()
     if args.action == "serve":
         return serve(args.port, args.open)
-    return mdbook("build") or (check() if args.action == "check" else 0)
+    if failed := mdbook("build"):
+        return failed
+    if args.action == "words":
+        words.show(args.since)
+    return check() if args.action == "check" else 0
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -46,19 +51,24 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--check", action="store_true", help="with capture: change nothing, fail on a difference"
     )
     parser.add_argument(
+        "--since", metavar="COMMIT", help="with words: show those of an earlier commit beside them"
+    )
+    parser.add_argument(
         "action",
         nargs="?",
         default="serve",
-        choices=["serve", "build", "check", "capture", "measure"],
+        choices=["serve", "build", "check", "words", "capture", "measure"],
         help="serve it at http://localhost:3000 (default) · build it into book/book · check: build it, and look at "
-        "every link and image, the length and the minutes of every page · capture the screens in it again · measure "
+        "every link and image, the length and the minutes of every page · words: build it, and count the words of "
+        "every page · capture the screens in it again · measure "
         "what a step costs on this machine, for the widget of Week 2 Day 7",
     )
     return parser.parse_args(argv)
 
 
 def check() -> int:
-    problems = check_site(SITE) + check_length(BOOK / "src") + check_minutes(BOOK / "src")
+    problems = check_site(SITE) + check_length(BOOK / "src") + words.check_rendered(BOOK / "src", SITE)
+    problems += check_minutes(BOOK / "src")
     for problem in problems:
         print(problem, file=sys.stderr)
     pages = len(list(SITE.rglob("*.html")))

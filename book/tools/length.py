@@ -1,9 +1,12 @@
-"""The maximum number of words on a page of the book, and the pages that exceed it."""
+"""The maximum numbers of words of the book, and the pages that exceed them."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
-CEILING = 3500  # words: about what people finish in one sitting
+CEILING = 3_500  # words of one page: about what people finish in one sitting
+# Words of all pages as `wc -w` counts them, and of the appendices among them.
+ALL, APPENDICES = 118_000, 33_000
 # Code fences with what is in them, comments, directives and tags: none of these is read as text.
 NOT_TEXT = (
     re.compile(r"^ *(`{3,}|~{3,})[^\n]*\n.*?^ *\1[`~]* *$", re.MULTILINE | re.DOTALL),
@@ -21,10 +24,19 @@ def words(markdown: str) -> int:
 
 
 def check_length(folder: Path) -> list[str]:
-    """One line for each page in a folder of Markdown that has more than `CEILING` words."""
-    counts = {path.name: words(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.md"))}
+    """One line for each ceiling that a page in a folder of Markdown, or all of them together, exceed."""
+    pages = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))}
+    source = {name: len(text.split()) for name, text in pages.items()}
+    appendices = sum(count for name, count in source.items() if name.startswith("appendix-"))
     return [
-        f"{name}: {count:,} words, {count - CEILING:,} too many: shorten or split it, or move parts to an appendix"
-        for name, count in counts.items()
-        if count > CEILING
+        *(problem for name, text in pages.items() for problem in above(name, words(text), CEILING)),
+        *above("all pages", sum(source.values()), ALL),
+        *above("the appendices", appendices, APPENDICES),
     ]
+
+
+def above(name: str, count: int, ceiling: int) -> Iterator[str]:
+    """A line if there are more words than a ceiling allows."""
+    if count > ceiling:
+        too_many = count - ceiling
+        yield f"{name}: {count:,} words, {too_many:,} too many: shorten or split it, or move parts to an appendix"

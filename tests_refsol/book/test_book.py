@@ -12,9 +12,10 @@ import pytest
 from rich.text import Text
 
 from book.tools import command_screens, console, day_screens, screen_files
-from book.tools.length import CEILING, check_length, words
+from book.tools.length import ALL, CEILING, check_length, words
 from book.tools.links import check_site
 from book.tools.minutes import check_minutes, parts_of
+from book.tools.words import Words, page_words
 from tiny_llm_kit.course.mdbook import find_mdbook
 from tiny_llm_kit.course.pages import pages_of, sittings_of, text_of
 from tiny_llm_kit.course.tree import PARTS, days, exercises_of_part
@@ -409,6 +410,27 @@ def test_a_page_above_the_ceiling_is_named_with_its_words(tmp_path):
     (tmp_path / "long.md").write_text("word " * (CEILING + 20), encoding="utf-8")
     [problem] = check_length(tmp_path)
     assert problem.startswith("long.md: 3,520 words, 20 too many")
+
+
+def test_appendices_and_all_pages_have_ceilings_of_their_own(tmp_path):
+    for number in range(ALL // 3_000 + 1):
+        (tmp_path / f"appendix-{number}.md").write_text("word " * 3_000, encoding="utf-8")
+    assert [problem.partition(":")[0] for problem in check_length(tmp_path)] == [
+        "all pages",
+        "the appendices",
+    ]
+
+
+def test_words_of_a_built_page_are_visible_or_folded():
+    """The line to open is visible, and so is the tab of the first port; the rest is counted as folded."""
+    page = (
+        "<nav>not the page</nav><main><p>three visible words<br></p><script>1 2</script>"
+        "<svg><text>label</text></svg><details><summary>to open</summary>one two <details><summary>x</summary>y"
+        '</details></details><div class="port-tabs"><div data-port="MLX"><div>a</div></div>'
+        '<div data-port="PyTorch"><div>b</div>c</div></div> end</main>'
+    )
+    markdown = '<p class="day-facts">20 minutes · x</p> text'
+    assert page_words(markdown, page) == Words(source=6, visible=8, folded=6, minutes=20)
 
 
 def test_no_page_is_longer_than_the_ceiling():
