@@ -21,6 +21,7 @@ from . import (
     result_tables,
     roofline_screen,
     roofline_widget,
+    step_player,
     timeline_screen,
     tradeoff_screen,
     widget,
@@ -66,6 +67,13 @@ def roofline_screens() -> Iterator[tuple[str, str]]:
     yield "roofline-step-table", roofline_widget.data() + "\n"
 
 
+def step_screens() -> Iterator[tuple[str, str]]:
+    """`(name, fragment)` of the step players of Days 3.1 and 3.3: a picture, and the steps of the scheduler."""
+    for name in step_player.STORIES:
+        yield f"{name}-steps", step_player.picture(name) + "\n"
+        yield f"{name}-steps-table", step_player.data(name) + "\n"
+
+
 def benchmark_screens() -> Iterator[tuple[str, str]]:
     """`(name, fragment)` of every saved benchmark, from its sealed file: nothing is measured again.
 
@@ -102,6 +110,7 @@ def capture_all() -> Iterator[tuple[str, str]]:
     yield from widget_screens()
     yield from policy_screens()
     yield from roofline_screens()
+    yield from step_screens()
 
 
 def check_all() -> Iterator[str]:
@@ -114,5 +123,5 @@ def check_all() -> Iterator[str]:
     results = list(benchmark_screens())
     if result_tables.FILE.read_text(encoding="utf-8") != result_tables.tables(results):
         yield f"{result_tables.FILE.name} is not what the results say"
-    drawn = (timeline_screens(), widget_screens(), policy_screens(), roofline_screens())
+    drawn = (timeline_screens(), widget_screens(), policy_screens(), roofline_screens(), step_screens())
     yield from differences(chain(command_screens(), result_tables.on_pages(results), *drawn))

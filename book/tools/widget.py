@@ -17,7 +17,14 @@ from tiny_llm_kit.trace.simulation.cost_fit import MEASURED, sealed
 from . import step_cost
 
 FOLDER = MEASURED.parent
-SCRIPTS = ("svg-parts", "chunked-prefill-schedule", "chunked-prefill-drawing", "policies-drawing", "roofline")
+SCRIPTS = (
+    "svg-parts",
+    "chunked-prefill-schedule",
+    "chunked-prefill-drawing",
+    "policies-drawing",
+    "roofline",
+    "step-player",
+)
 # Settings of the static pictures: the initial positions of the sliders.
 SCENE = {"promptTokens": 2048, "chunk": 128, "promise": 128, "decodes": 4, "answerTokens": 32, "context": 256}
 LATE = {"tokens": 8, "arrives": 0.1}
