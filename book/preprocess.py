@@ -1,4 +1,4 @@
-"""The book's mdBook preprocessor: signatures, numbers of hints, commands of tasks, and formulas, in every chapter.
+"""The book's mdBook preprocessor: signatures, hints, commands of tasks, formulas, and what a search finds, on every page.
 
 Self-contained, because plain `mdbook build book` runs it with whatever `python3` the machine has. What cannot
 be rendered stays visible in the page as `<span class="book-error">`, and `pdm run book check` fails on it.
@@ -9,6 +9,7 @@ import sys
 
 import formulas
 import hints
+import search_marks
 import signatures
 import task_commands
 
@@ -26,7 +27,8 @@ def preprocess(book):
     to_mathml = formulas.converter()
     for chapter in chapters(book["items"]):
         text = hints.number(task_commands.add(signatures.expand(chapter["content"])))
-        chapter["content"] = formulas.render(text, to_mathml)
+        chapter["content"] = search_marks.mark(formulas.render(text, to_mathml))
+    search_marks.name_weeks(book["items"])
 
 
 def main():

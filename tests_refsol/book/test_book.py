@@ -28,6 +28,7 @@ import formulas
 import hints
 import math_font
 import python_signatures
+import search_marks
 import signatures
 import task_commands
 
@@ -338,6 +339,26 @@ def test_a_signature_is_shown_for_both_ports_if_they_differ(asked, tmp_path, mon
     assert "book-error" in signatures.expand(f"{{{{#signature {asked}/a.py {other}}}}}")
 
 
+# ---- the search
+
+
+def test_the_search_leaves_out_what_is_between_marks():
+    """Screens, labels of drawings and hints; no mark breaks the HTML that it is in."""
+    screen, drawing = '<pre class="screen" tabindex="0">a\n\nb</pre>', '<svg viewBox="0"><text>c</text></svg>'
+    hint = '<details class="hint">\n<summary>Hint</summary>\n\ntext\n\n</details>\n'
+    marked = search_marks.mark(f"kept {screen} kept {drawing} kept\n{hint} kept <pre>code</pre>")
+    assert marked.count(search_marks.BEGIN) == marked.count(search_marks.END) == 3
+    unmarked = re.sub(f"{search_marks.BEGIN}.*?{search_marks.END}", "", marked, flags=re.DOTALL)
+    assert re.sub("<[^>]*>", "", unmarked).split() == ["kept"] * 4 + ["code"]
+    assert "<svg viewBox=\"0\"><metadata>" in marked and "\n</details><span hidden>" in marked
+
+
+def test_a_result_names_the_week():
+    items = [{"PartTitle": "Week 3: a title"}, {"Chapter": {}}, {"PartTitle": "Appendix"}, {"Chapter": {}}]
+    search_marks.name_weeks(items)
+    assert items[1] == {"Chapter": {"parent_names": ["Week 3"]}} and items[3] == {"Chapter": {}}
+
+
 # ---- the link check
 
 GOOD = {
@@ -616,6 +637,8 @@ def test_plain_mdbook_builds_the_book(tmp_path):
     assert run.returncode == 0, run.stderr
     assert "<math " in (tmp_path / "site" / "notation.html").read_text(encoding="utf-8")
     assert check_site(tmp_path / "site") == []
+    index = next((tmp_path / "site").glob("searchindex*.js")).read_text(encoding="utf-8")
+    assert "Week 3 » Day 3: Hybrid batches" in index
 
 
 def test_the_readme_has_the_two_commands_first():
