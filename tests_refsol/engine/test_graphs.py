@@ -187,13 +187,15 @@ def test_attention_of_decodes_on_a_cpu_has_two_graphs(torch_port, compiler, grap
         np.testing.assert_allclose(one, other, atol=1e-4)
 
 
-def test_a_gpu_has_one_graph_per_part_and_number_of_rows(torch_port, compiler, graphs):
+def test_a_gpu_compiles_a_part_for_one_row_and_for_any_other_number(torch_port, compiler, graphs):
+    """One compilation per number of rows took 115 s for the small model on an H200; only captured steps differ."""
     model = torch_port.given.compile_model(model_of(torch_port), "cuda", 8)
     buckets = make_buckets("exponential", 8, 2, 24, PAGE, pad_pages=False)
     runner = runner_of(torch_port, model, [], buckets=buckets)
     runner.warm_up()
-    tokens, count = {bucket.tokens for bucket in buckets.warm_up_list()}, compiler.count
-    assert count == len(graphs.PARTS["cuda"]) * len(tokens) and not counters["graph_break"]
+    count = compiler.count
+    assert len({bucket.tokens for bucket in buckets.warm_up_list()}) > 2
+    assert count == 2 * len(graphs.PARTS["cuda"]) and not counters["graph_break"]
     with torch._dynamo.config.patch(error_on_recompile=True):
         for chunk in (2, 3, 7):
             runner.run(mixed_batch(chunk))
@@ -232,11 +234,9 @@ def test_a_cpu_without_bf16_units_compiles_its_products_in_float32_too(
 def test_the_limit_of_recompilations_is_raised_to_the_number_of_shapes(torch_port, compiler, graphs):
     """Beyond it Dynamo runs a part as it is, and says so only in a log."""
     with torch._dynamo.config.patch(recompile_limit=2, accumulated_recompile_limit=2):
-        model = torch_port.given.compile_model(model_of(torch_port), "cuda", 3)
-        runner = runner_of(torch_port, model, [])
-        for count in range(1, 4):
-            runner.run(rows_of_padding(serving, count, BLOCKS * PAGE))
-    assert compiler.count == 3 * len(graphs.PARTS["cuda"])
+        torch_port.given.compile_model(model_of(torch_port), "cpu", 3)
+        assert torch._dynamo.config.recompile_limit == 12
+        assert torch._dynamo.config.accumulated_recompile_limit == 96
 
 
 def test_the_model_that_is_compiled_stays_as_it_is(port, compiler):

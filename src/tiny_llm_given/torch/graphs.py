@@ -10,8 +10,8 @@ differs between layers. What is compiled, and what is captured:
 | CUDA | before and after attention, by Inductor | | CUDA graphs |
 | CPU | before and after attention, by Inductor, with packed weights; attention of decodes | | |
 
-The graphs of an HPU and of CUDA are for fixed shapes, so steps are padded to buckets. Those of a CPU take any number of
-rows. Only the CPU's were run by us.
+What Inductor compiles takes any number of rows. The graphs of an HPU and captured steps have fixed shapes, so steps are
+padded to buckets there. Nothing was run by us on an HPU.
 """
 
 import os
@@ -125,10 +125,8 @@ def _compiled(part: Callable, device: str) -> Callable:
     """A method of a layer or of the model, compiled; its first argument is the object."""
     if device == "hpu":
         return hpu.compile_static(part)
-    if device == "cuda":
-        return torch.compile(part, dynamic=False)
-    # A packed weight has no strides that could be asserted.
-    return _for_any_rows(torch.compile(part, options={"size_asserts": False}))
+    # A packed weight of a CPU has no strides that could be asserted.
+    return _for_any_rows(torch.compile(part, options={"size_asserts": device != "cpu"}))
 
 
 def _for_any_rows(part: Callable) -> Callable:
@@ -185,7 +183,7 @@ def capture_step(step: Callable, device: str, num_buckets: int) -> Callable:
 
 
 class _CudaGraphs:
-    """A step as CUDA graphs, one per shape of its inputs; they share one pool of memory. Not run by us.
+    """A step as CUDA graphs, one per shape of its inputs; they share one pool of memory.
 
     Args:
         step, num_buckets: see `capture_step`.
