@@ -1,4 +1,4 @@
-"""The book's mdBook preprocessor: signatures, hints, commands of tasks, formulas, and what a search finds, on every page.
+"""The preprocessor of the book: signatures, hints, commands, formulas, and what a search finds, on every page.
 
 Self-contained, because plain `mdbook build book` runs it with whatever `python3` the machine has. What cannot
 be rendered stays visible in the page as `<span class="book-error">`, and `pdm run book check` fails on it.
