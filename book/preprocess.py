@@ -12,6 +12,7 @@ import hints
 import search_marks
 import signatures
 import task_commands
+import terms
 
 
 def chapters(items):
@@ -25,9 +26,12 @@ def chapters(items):
 def preprocess(book):
     """Rewrite the chapters of mdBook's JSON in place."""
     to_mathml = formulas.converter()
-    for chapter in chapters(book["items"]):
+    pages = {chapter["path"]: chapter for chapter in chapters(book["items"])}
+    glossary = pages[terms.GLOSSARY]["content"] if terms.GLOSSARY in pages else ""
+    for path, chapter in pages.items():
         text = hints.number(task_commands.add(signatures.expand(chapter["content"])))
-        chapter["content"] = search_marks.mark(formulas.render(text, to_mathml))
+        text = terms.link(formulas.render(text, to_mathml), path, glossary)
+        chapter["content"] = search_marks.mark(text)
     search_marks.name_weeks(book["items"])
 
 

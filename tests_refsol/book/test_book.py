@@ -31,6 +31,7 @@ import python_signatures
 import search_marks
 import signatures
 import task_commands
+import terms
 
 
 @pytest.fixture(scope="module")
@@ -337,6 +338,40 @@ def test_a_signature_is_shown_for_both_ports_if_they_differ(asked, tmp_path, mon
     assert same == "```python\ndef same(x: int):\n```" and "<div" not in only
     other = {"mlx_backend": "torch_only", "torch_backend": "mlx_only"}[asked]
     assert "book-error" in signatures.expand(f"{{{{#signature {asked}/a.py {other}}}}}")
+
+
+# ---- the glossary
+
+GLOSSARY_TEXT = """# Glossary
+
+Rejection sampling
+:   Words. [Day 4.3](week4-03.md).
+
+Block, page
+:   More
+    words.
+
+Sampling
+:   Words.
+
+KV cache
+:   Words.
+"""
+
+
+def test_the_first_use_of_a_term_is_a_link():
+    text = (
+        "# KV cache\n\n`KV cache` [a KV cache](x.md) <summary>KV cache</summary>\n```sh\nKV cache\n```\n"
+        "A KV\ncache, and kv-cache KV caches. A block. Rejection sampling, sampling. KV cache-like\n"
+    )
+    linked = terms.link(text, "week4-03.md", GLOSSARY_TEXT)
+    assert re.findall(r'<a class="term" href="appendix-glossary.md#([\w-]+)">([^<]*)</a>', linked) == [
+        ("kv-cache", "KV\ncache"),
+        ("sampling", "sampling"),
+    ]
+    assert re.sub(r'<a class="term"[^>]*>([^<]*)</a>', r"\1", linked) == text
+    assert ">Rejection sampling</a>" in terms.link(text, "week4-02.md", GLOSSARY_TEXT)
+    assert terms.link(text, terms.GLOSSARY, GLOSSARY_TEXT) == terms.link(text, "a.md", "") == text
 
 
 # ---- the search
