@@ -8,11 +8,38 @@ import re
 GLOSSARY = "appendix-glossary.md"
 ENTRY = re.compile(r"^(\S.*)\n:   ((?:.+\n?)+)", re.MULTILINE)
 # Words that mean something else in most sentences, or that every page has.
-COMMON = set(
-    "attention backend batch block capacity capture computed gate graph group head interactive known line offset page"
-    " patience port rank replay router statistics token twin word".split()
+COMMON = {
+    *(
+        "attention",
+        "backend",
+        "batch",
+        "block",
+        "capacity",
+        "capture",
+        "computed",
+        "gate",
+        "graph",
+        "group",
+        "head",
+    ),
+    *(
+        "interactive",
+        "known",
+        "line",
+        "offset",
+        "page",
+        "patience",
+        "port",
+        "rank",
+        "replay",
+        "router",
+        "statistics",
+    ),
+    *("token", "twin", "word"),
+}
+ELEMENTS = (
+    "a|button|code|details|fieldset|figure|h[1-6]|label|math|option|pre|script|style|summary|svg|template"
 )
-ELEMENTS = "a|button|code|details|fieldset|figure|h[1-6]|label|math|option|pre|script|style|summary|svg|template"
 SKIPPED = rf"""
       ^[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)?(?P<fence>`{{3,}}|~{{3,}}) .*? (?:^[ \t>]*(?P=fence)[`~]*[ \t]*$|\Z)
     | ^\#{{1,6}}[ ].*?$
@@ -37,7 +64,9 @@ def link(text, page, glossary):
     """`text` of a page with the first use of each term as a link."""
     if page == GLOSSARY:
         return text
-    anchors = {spelling(word): (anchor, pages) for words, anchor, pages in entries(glossary) for word in words}
+    anchors = {
+        spelling(word): (anchor, pages) for words, anchor, pages in entries(glossary) for word in words
+    }
     patterns = sorted(anchors, key=len, reverse=True)  # the longest first: it may contain another
     term = "|".join(f"(?P<t{number}>{pattern})" for number, pattern in enumerate(patterns))
     parts = re.compile(rf"{SKIPPED}|(?<![\w./-])(?:{term})(?![\w-])", re.VERBOSE | re.DOTALL | re.MULTILINE)

@@ -385,7 +385,7 @@ def test_the_search_leaves_out_what_is_between_marks():
     assert marked.count(search_marks.BEGIN) == marked.count(search_marks.END) == 3
     unmarked = re.sub(f"{search_marks.BEGIN}.*?{search_marks.END}", "", marked, flags=re.DOTALL)
     assert re.sub("<[^>]*>", "", unmarked).split() == ["kept"] * 4 + ["code"]
-    assert "<svg viewBox=\"0\"><metadata>" in marked and "\n</details><span hidden>" in marked
+    assert '<svg viewBox="0"><metadata>' in marked and "\n</details><span hidden>" in marked
 
 
 def test_a_result_names_the_week():
