@@ -380,7 +380,7 @@ def test_the_drawing_has_every_call_below_its_roof():
     circles = [
         (float(x), float(y)) for x, y in re.findall(r'<circle class="box-\w" cx="(\S+)" cy="(\S+)"', svg)
     ]
-    assert len(circles) == 2 and "bend: 2.5" in svg and svg.count("<title") == 1
+    assert len(circles) == 2 and "ridge point: 2.5" in svg and svg.count("<title") == 1
     slope = re.search(r'<path class="line" d="M(\S+) (\S+) L(\S+) (\S+) H(\S+)"/>', svg)
     x0, y0, x1, y1, _ = map(float, slope.groups())
     for x, y in circles:
