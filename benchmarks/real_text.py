@@ -1,8 +1,9 @@
-"""Workloads of real text for a model that can chat: short tasks of four kinds, and this book's pages as documents."""
+"""Workloads of real text for a model that can chat: short tasks of four kinds, and parts of this book as documents."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tiny_llm_kit.repo import ROOT
@@ -81,9 +82,15 @@ def document(tokenizer: "Tokenizer", text: str, size: Any, question: str, kind: 
     return spec(tokenizer, f"{text}\n\n{question}", size.output_len, kind)
 
 
+def book_parts(length: int) -> Iterator[str]:
+    """Parts of the book of so many characters; they run over the ends of its pages, which may be shorter."""
+    text = "".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "book/src").glob("week*.md")))
+    return (text[start : start + length] for start in range(0, len(text) - length, length))
+
+
 def documents(size: Any, tokenizer: "Tokenizer") -> Iterator[RequestSpec]:
     """Questions that are answered throughout; documents arrive among them, each with a short question behind it."""
-    pages = list(passages("book/src", "week*.md", 5 * size.input_len))[: size.num_prompts]
+    pages = list(islice(book_parts(5 * size.input_len), size.num_prompts))
     for text in QUESTIONS[:STREAMS]:
         yield spec(tokenizer, text, EVERY * (len(pages) + 1), RUNNING)
     for number, (page, text) in enumerate(zip(pages, QUESTIONS[STREAMS:], strict=False), start=1):
@@ -93,7 +100,7 @@ def documents(size: Any, tokenizer: "Tokenizer") -> Iterator[RequestSpec]:
 
 def one_document(size: Any, tokenizer: "Tokenizer") -> Iterator[RequestSpec]:
     """Questions about the same document."""
-    page = next(passages("book/src", "week*.md", 5 * size.input_len))
+    page = next(book_parts(5 * size.input_len))
     for question in QUESTIONS[: size.num_prompts]:
         yield document(tokenizer, page, size, question)
 

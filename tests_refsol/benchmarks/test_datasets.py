@@ -113,7 +113,7 @@ def test_tasks_of_real_text_are_sixteen_and_may_end(kind):
 
 
 def test_documents_arrive_among_questions_each_with_a_short_one_behind_it():
-    work = dataset("documents", DatasetSize(2, 1000, 8, 0), 0, 4, CHARACTERS)
+    work = dataset("documents", DatasetSize(2, 4000, 8, 0), 0, 4, CHARACTERS)
     running, late = work.requests[:4], work.requests[4:]
     assert {(spec.kind, spec.arrives, spec.answer) for spec in running} == {(RUNNING, None, 180)}
     assert [(spec.kind, spec.arrives) for spec in late] == [
@@ -122,9 +122,9 @@ def test_documents_arrive_among_questions_each_with_a_short_one_behind_it():
         (LONG, 120),
         (SHORT, 120),
     ]
-    assert all(1000 < spec.tokens < 1050 for spec in late if spec.kind == LONG) and not work.ends
-    [first, second] = specs("one-document", DatasetSize(2, 1000, 8, 0), tokenizer=CHARACTERS)
-    assert first.prompt[:1000] == second.prompt[:1000] and first.prompt != second.prompt
+    assert all(4000 < spec.tokens < 4050 for spec in late if spec.kind == LONG) and not work.ends
+    [first, second] = specs("one-document", DatasetSize(2, 4000, 8, 0), tokenizer=CHARACTERS)
+    assert first.prompt[:4000] == second.prompt[:4000] and first.prompt != second.prompt
 
 
 def test_answers_of_tasks_end_where_the_model_ends_them():
