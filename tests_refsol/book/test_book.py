@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from rich.text import Text
 
-from book.tools import command_screens, console, day_screens, screen_files
+from book.tools import command_screens, console, day_screens, result_tables, screen_files
 from book.tools.length import ALL, CEILING, check_length, words
 from book.tools.links import check_site
 from book.tools.minutes import check_minutes, parts_of
@@ -578,6 +578,11 @@ def test_every_see_fits_eighty_columns():
         page = file.read_text(encoding="utf-8")
         lines = html.unescape(re.sub(r"<[^>]*>", "", page)).splitlines() if page.startswith("<pre") else []
         assert not [line for line in lines if len(line) > day_screens.SEE_COLUMNS], file.name
+
+
+def test_every_screen_is_on_a_page():
+    kept = {file.stem for file in screen_files.FOLDER.glob("*.html")}
+    assert kept == {name for name, _ in result_tables.on_pages((name, "") for name in kept)}
 
 
 def test_a_missing_screen_is_detected(tmp_path):
