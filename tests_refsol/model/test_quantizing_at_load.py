@@ -1,5 +1,7 @@
 """Weights that stay quantised, and weights that are quantised at load: which of them, in which form, at which cost."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -8,10 +10,10 @@ from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.loading import QUANTIZED_ON_HPU, load_checkpoint
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.model.quantization import WeightQuantizer
+from tiny_llm_kit.model.quantization import EMBEDDING, WeightQuantizer
 
 BACKENDS = installed_backends()
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+HEAD = "lm_head.weight"
 GATE, NORM = "model.layers.0.mlp.gate_proj.weight", "model.layers.0.input_layernorm.weight"
 NARROW = "model.layers.1.mlp.gate_proj.weight"  # its rows are no number of groups
 
@@ -167,3 +169,21 @@ def test_a_scale_that_is_nan_is_named(port, folder, quantized, part):
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=f"{name}' holds NaN or infinity"):
         load(port, folder)
+
+
+@pytest.mark.parametrize(
+    ("device", "bits", "name", "kept"),
+    [
+        ("cpu", 4, EMBEDDING, True),
+        ("cpu", 8, EMBEDDING, False),
+        ("cpu", 8, "model.layers.0.mlp.up_proj.weight", True),
+        ("gpu", 8, EMBEDDING, True),
+        ("cuda", 4, "model.layers.0.mlp.up_proj.weight", True),
+        ("cuda", 8, "model.layers.0.mlp.up_proj.weight", False),
+        ("cuda", 8, EMBEDDING, False),
+        ("hpu", 8, EMBEDDING, False),
+    ],
+)
+def test_what_stays_quantised_has_a_kernel_on_its_device(device, bits, name, kept):
+    """Without one every step dequantises the matrix: a model of 8 bits did not end its first answers on an H200."""
+    assert WeightQuantizer(SimpleNamespace(device=device)).keeps(name, bits) is kept

@@ -45,8 +45,9 @@ class Port(PortNames):
         self.given: Given = given.Given(self.solution)
         self.device = self.backend_module.pick_device(device)
         self.float_dtype = self.backend_module.default_dtype(self.device) if dtype == "auto" else dtype
-        # With "auto", a faster product may round what a model has stored; an explicit float32 may not.
-        self.is_exact = dtype == "float32" and self.device == "cpu"
+        # With "auto", a faster product may round what a model has stored; an explicit float32 may not. Metal's
+        # kernels round nothing.
+        self.is_exact = dtype == "float32" and self.device != "gpu"
 
     if not TYPE_CHECKING:  # a name that the contract lacks is an error
 

@@ -60,10 +60,11 @@ class WeightQuantizer:
     def keeps(self, name: str, bits: int) -> bool:
         """Whether a stored weight stays quantised.
 
-        A table in 8 bits is also the head, and no port has a kernel for 8 bits on a CPU before that of Day 4.1: each
-        step would dequantise all of it.
+        Metal has kernels for 4 and 8 bits. Elsewhere 8 bits have none before that of Day 4.1, which is for CPUs: each
+        step would dequantise the table, which is also the head, and on CUDA and a Gaudi every matrix of a layer.
         """
-        return name != EMBEDDING or bits == 4 or self.port.device != "cpu" or bool(self.rounds(bits))
+        device = self.port.device
+        return bits == 4 or device == "gpu" or bool(self.rounds(bits)) or (device == "cpu" and name != EMBEDDING)
 
     def rounds(self, bits: int) -> str:
         """What activations are rounded to for matrices of this many bits: "int8", "int16", or "" for nothing."""
