@@ -14,7 +14,7 @@ from rich.text import Text
 from book.tools import command_screens, console, day_screens, result_tables, screen_files
 from book.tools.length import ALL, CEILING, check_length, words
 from book.tools.links import check_site
-from book.tools.minutes import check_minutes, parts_of
+from book.tools.minutes import TOTAL, check_minutes, parts_of
 from book.tools.words import Words, page_words
 from tiny_llm_kit.course.mdbook import find_mdbook
 from tiny_llm_kit.course.pages import pages_of, sittings_of, text_of
@@ -654,6 +654,38 @@ def test_the_minutes_of_a_page_are_a_sum(tmp_path):
 
 def test_every_page_names_the_sum_of_its_minutes():
     assert check_minutes(BOOK / "src") == []
+
+
+def hours_of(*pages: str) -> float:
+    """The hours that the pages of these patterns name at their top."""
+    files = [file for pattern in pages for file in (BOOK / "src").glob(pattern)]
+    return sum(int(TOTAL.search(file.read_text("utf-8"))[1]) for file in files) / 60
+
+
+def test_the_hours_of_the_landing_page_are_those_of_the_days():
+    """Within an hour: a page's minutes change more often than anybody plans anew."""
+    text = (BOOK / "src" / "preface.md").read_text("utf-8")
+    weeks = {week: int(hours) for week, hours in re.findall(r"\*\*Week (\d)\*\*.*\| (\d+) \|", text)}
+    assert list(weeks) == ["1", "2", "3", "4"]
+    assert [week for week, hours in weeks.items() if abs(hours - hours_of(f"week{week}-*.md")) > 1] == []
+    [middle] = re.findall(r"Weeks 2 and 3 alone[^|]*?(\d+) hours", text)
+    assert int(middle) == weeks["2"] + weeks["3"]
+    [everything] = re.findall(r"about (\d+) hours", text)
+    assert int(everything) == sum(weeks.values())
+
+
+HOURS = re.compile(r"^\|[^|]*\|(.*\(week.*)\| (\d*)([¼½¾]?) \|$", re.MULTILINE)
+PARTS_OF_AN_HOUR = {"": 0, "¼": 1 / 4, "½": 1 / 2, "¾": 3 / 4}
+
+
+def test_the_hours_of_the_three_evenings_are_those_of_the_days():
+    """What comes after them, day by day, to half an hour; Week 1 to an hour."""
+    rows = HOURS.findall((BOOK / "src" / "three-evenings.md").read_text("utf-8"))
+    assert len(rows) == 10
+    for links, whole, part in rows:
+        pages = [name.replace("week1.md", "week1-*.md") for name in re.findall(r"\((week[^)]*)\)", links)]
+        near = 1 if "week1-*.md" in pages else 1 / 2
+        assert abs(int(whole) + PARTS_OF_AN_HOUR[part] - hours_of(*pages)) <= near, links
 
 
 # ---- the book itself
