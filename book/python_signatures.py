@@ -52,9 +52,22 @@ def heads(lines, node, docstring=""):
             text, COLUMNS + node.col_offset, initial_indent=inner, subsequent_indent=inner,
             break_on_hyphens=False,
         )  # fmt: skip
+    result += fields(lines, node)
     for method in public_methods(node):
         result += heads(lines, method)
     return result
+
+
+def fields(lines, node):
+    """The fields of a dataclass, which are its arguments, with their types."""
+    if not any("dataclass" in ast.dump(decorator) for decorator in node.decorator_list):
+        return []
+    fields = [child for child in node.body if isinstance(child, ast.AnnAssign) and child.target.id[0] != "_"]
+    return [
+        line.split("  #")[0].split(" = field(")[0]
+        for field in fields
+        for line in lines[field.lineno - 1 : field.end_lineno]
+    ]
 
 
 def header_end(lines, node):

@@ -224,6 +224,16 @@ def test_a_signature_has_its_heads_and_no_body():
     assert "def _inner" in python_signatures.contract(SOURCE, "Thing._inner")[0]
 
 
+def test_a_dataclass_shows_its_fields():
+    source = (
+        "@dataclass(frozen=True)\nclass Pair:\n"
+        '    """Two things."""\n\n    KINDS = 2\n    first: int  # the first\n'
+        "    more: list[int] = field(default_factory=list)\n    _last: int = 0\n"
+    )
+    lines = python_signatures.contract(source, "Pair")[0].splitlines()
+    assert lines[2:] == ['    """Two things."""', "    first: int", "    more: list[int]"]
+
+
 CPP = """\
 // What differs between two types, in words that take more than one line of the page, as those of a source may do.
 //
