@@ -16,8 +16,8 @@ import transformers
 
 from benchmarks.real_text import QUESTIONS
 from tiny_llm_kit.course.grading.goldens import FOLDER
+from tiny_llm_kit.model.hub import load_tokenizer
 from tiny_llm_kit.model.smollm2 import fetched_smollm2
-from tiny_llm_kit.model.tokenizer import load_tokenizer
 
 TOKENS = 64
 SYSTEM = (

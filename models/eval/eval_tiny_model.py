@@ -13,8 +13,8 @@ from tiny_llm_kit.course.capabilities import ends_at_a_blank, needed_day, tested
 from tiny_llm_kit.engine.arguments import model_argument, output_argument, whole_number
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.solution import SOLUTIONS
+from tiny_llm_kit.model.hub import load_tokenizer
 from tiny_llm_kit.model.quantization import QUANTIZATIONS
-from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_kit.terminal import command, fail
 

@@ -4,8 +4,7 @@ from collections import abc
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .scheduled import Scheduled, Text
-from .sequence_state import SequenceState
+from .scheduled import Scheduled, SequenceState, Text
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,103 @@
-"""The model as the policy of Week 3 sees it: one call for all of a step, in one row of tokens. Given."""
+"""The model as the policy of Week 3 sees it: a batch in one row of tokens, and what a model takes of it. Given."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from .sampling import SamplingParams
+
+
+class FlatBlocks(NamedTuple):
+    """N blocks of several requests, one after the other; five lists of N integers, or arrays made of them.
+
+    Args:
+        block_list: the block's number, its page in the pool.
+        block_groups: the request that reads it, as its place among the tables; the number of tables in padding.
+        block_usage: one more than the last slot of the block that is read; 0 in padding.
+        block_starts: the first slot of the block that is read; 0 but at the edge of a sliding window.
+        first_positions: the position in its text of the token in the block's first slot.
+    """
+
+    block_list: Any  # a NamedTuple cannot be generic before Python 3.11
+    block_groups: Any
+    block_usage: Any
+    block_starts: Any
+    first_positions: Any
+
+
+@dataclass(frozen=True)
+class PastReads:
+    """P rows of a step and the N pages that they read; lists of integers, or arrays made of them.
+
+    Args:
+        rows: (P,) rows of the batch.
+        groups: (P,) the request of each row, as `blocks.block_groups` calls it.
+        blocks: five of (N,), see `flat_blocks`.
+    """
+
+    rows: Any
+    groups: Any
+    blocks: FlatBlocks
+
+    def map(self, convert: Callable[[list], Any]) -> "PastReads":
+        """The same with every list converted."""
+        return PastReads(convert(self.rows), convert(self.groups), FlatBlocks(*map(convert, self.blocks)))
+
+
+READS = 2 + len(FlatBlocks._fields)  # arrays of a `PastReads`
+
+
+@dataclass(frozen=True)
+class PackedInputs:
+    """A packed batch as a model takes it: lists of integers, or arrays made of them.
+
+    Args:
+        token_ids, positions, slots: (T,), see `PackedBatch`.
+        segments: (T,) the request of each row.
+        sample_rows: (K,) rows that reach the head; None when no row is sampled.
+        chunks: what the rows of chunks read; None when no chunk has a past.
+        decodes: what requests of one row read; None when none has a past.
+        window_decodes: the same in layers with a sliding window; None if the model has no such layers.
+    """
+
+    token_ids: Any
+    positions: Any
+    slots: Any
+    segments: Any
+    sample_rows: Any
+    chunks: PastReads | None
+    decodes: PastReads | None
+    window_decodes: PastReads | None = None
+
+    def map(self, convert: Callable[[list], Any]) -> "PackedInputs":
+        """The same with every list converted, for example to arrays of a device."""
+
+        def one(part):
+            return (
+                None if part is None else part.map(convert) if isinstance(part, PastReads) else convert(part)
+            )
+
+        return PackedInputs(**{name: one(part) for name, part in vars(self).items()})
+
+    def flatten(self) -> list[Any]:
+        """All arrays in a fixed order, with None for each that is missing: the inputs of a captured step."""
+        flat = [self.token_ids, self.positions, self.slots, self.segments, self.sample_rows]
+        for reads in (self.chunks, self.decodes, self.window_decodes):
+            flat += [None] * READS if reads is None else [reads.rows, reads.groups, *reads.blocks]
+        return flat
+
+    @classmethod
+    def of(cls, flat: Sequence[Any]) -> "PackedInputs":
+        """The inputs that `flatten` has made this list of."""
+        own = flat[:5]
+        reads = [reads_of(flat[start : start + READS]) for start in range(5, len(flat), READS)]
+        return cls(*own, *reads)
+
+
+def reads_of(flat: Sequence[Any]) -> PastReads | None:
+    """The arrays of a `PastReads`; None if they are missing."""
+    rows, groups, *blocks = flat
+    return None if rows is None else PastReads(rows, groups, FlatBlocks(*blocks))
 
 
 @dataclass(frozen=True)
@@ -142,3 +236,61 @@ class PackedModel(Protocol):
             One for each of `batch.sample_rows`.
         """
         ...
+
+
+def past_reads(
+    spans: Sequence[tuple[int, int]],
+    context_lens: Sequence[int],
+    block_tables: Sequence[Sequence[int]],
+    page_size: int,
+    pad_block: int,
+    window: int | None,
+    flat_blocks: Callable[..., FlatBlocks],
+) -> PastReads | None:
+    """What some requests of a step read; None when none of them has a past.
+
+    Args:
+        spans: for each request its first row, and the row after its last.
+        context_lens: for each request the tokens that earlier steps have computed.
+        block_tables: for each request its blocks in the order of its text.
+        page_size: tokens per page.
+        pad_block: the page of padding.
+        window: how many tokens a token sees, itself included; None is all. Pages that have left the window of a
+            request's first row are not listed.
+        flat_blocks: lists blocks, see Task 3.2.1.
+    """
+    readers = [index for index, context in enumerate(context_lens) if context]
+    if not readers:
+        return None
+    contexts = [context_lens[index] for index in readers]
+    first_seen = None if window is None else [max(context + 1 - window, 0) for context in contexts]
+    rows = [(row, group) for group, index in enumerate(readers) for row in range(*spans[index])]
+    tables = [block_tables[index] for index in readers]
+    blocks = flat_blocks(tables, contexts, page_size, pad_block=pad_block, first_seen=first_seen)
+    return PastReads([row for row, _ in rows], [group for _, group in rows], blocks)
+
+
+def inputs_of(
+    batch: PackedBatch,
+    page_size: int,
+    pad_block: int,
+    window: int | None,
+    flat_blocks: Callable[..., FlatBlocks],
+) -> PackedInputs:
+    """What a model computes of a batch, as lists.
+
+    Args:
+        page_size, pad_block: of the pools.
+        window: how many tokens are seen in layers with a sliding window; None if the model has no such layers.
+        flat_blocks: lists blocks, see Task 3.2.1.
+    """
+
+    def reads(single: bool, window: int | None = None) -> PastReads | None:
+        """The past that requests of one row read, or those of several."""
+        chosen = [i for i, (start, stop) in enumerate(batch.spans) if (stop - start == 1) == single]
+        spans, contexts = [batch.spans[i] for i in chosen], [batch.context_lens[i] for i in chosen]
+        tables = [batch.block_tables[i] for i in chosen]
+        return past_reads(spans, contexts, tables, page_size, pad_block, window, flat_blocks)
+
+    own = batch.token_ids, batch.positions, batch.slots, batch.segments, batch.sample_rows or None
+    return PackedInputs(*own, reads(False), reads(True), None if window is None else reads(True, window))

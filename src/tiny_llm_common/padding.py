@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from .packed_inputs import FlatBlocks, PastReads
+from .packed_model import FlatBlocks, PastReads
 
 T = TypeVar("T")
 NOTHING = PastReads([], [], FlatBlocks([], [], [], [], []))

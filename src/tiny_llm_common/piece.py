@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from .packed_model import Sampled
-from .sequence_state import SequenceState
+from .scheduled import SequenceState
 
 
 @dataclass

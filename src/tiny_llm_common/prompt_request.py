@@ -5,10 +5,8 @@ from collections.abc import Sequence
 
 from .answer_text import AnswerText
 from .model import ServingModel
-from .prompt_check import plain_ids, prompt_error
-from .request_life import RequestLife
-from .request_queue import check_priority
-from .sampling import WEEK_3, SamplingParams
+from .request_life import RequestLife, check_priority, prompt_error
+from .sampling import WEEK_3, SamplingParams, plain_ids
 from .tokenizer import Tokenizer
 
 

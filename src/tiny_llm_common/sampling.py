@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .known_arguments import OF_SAMPLING, takes_known
-from .prompt_check import plain_ids, plain_number
 from .structured_outputs import StructuredOutputsParams
 
 # Only the engine of Week 3 supports these: `Request` raises ValueError for them.
@@ -219,3 +218,19 @@ def _strings(stop: Iterable[str] | None) -> tuple[str, ...]:
     if (longest := max(map(len, words), default=0)) > LONGEST_STOP:
         raise ValueError(f"stop has a string of {longest} characters: give at most {LONGEST_STOP}")
     return words
+
+
+def plain_number(value: Any) -> Any:
+    """A scalar of NumPy, PyTorch or MLX as Python's number or bool; everything else as it is."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
+def plain_ids(prompt: Any) -> list[Any]:
+    """A prompt as a list. What is no token id stays in it, for `prompt_error`.
+
+    Args:
+        prompt: token ids, in a list or an array.
+    """
+    ids = list(prompt.tolist() if hasattr(prompt, "tolist") else prompt)
+    # A long prompt of Python's numbers costs no Python code per token.
+    return ids if set(map(type, ids)) == {int} else [plain_number(token) for token in ids]

@@ -8,9 +8,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .events import Event, Listener
-from .request_queue import WaitingLine
-from .scheduled import Scheduled
-from .sequence_state import SequenceState
+from .request_life import WaitingLine
+from .scheduled import Scheduled, SequenceState
 
 if TYPE_CHECKING:  # of Day 2.7
     from .chunk_sizes import Chunker

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tiny_llm_kit.engine.request_times import RequestTimes
+from tiny_llm_common.events import RequestTimes
 from tiny_llm_kit.solution_types import AnswerSequence, Event
 from tiny_llm_kit.trace.trace import percentile
 

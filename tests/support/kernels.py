@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tiny_llm_given.native import library
-from tiny_llm_given.native.arrays import of_numpy
+from tiny_llm_given.native.kernel import of_numpy
 
 from .child import Endless, in_child
 

@@ -18,7 +18,7 @@ from tiny_llm_kit.course.grading.goldens import (
     random_inputs,
 )
 from tiny_llm_kit.engine.loading import load_checkpoint
-from tiny_llm_kit.model.tokenizer import load_tokenizer
+from tiny_llm_kit.model.hub import load_tokenizer
 from tiny_llm_kit.repo import MODELS, ROOT
 
 SHIPPED = MODELS / "tiny-qwen3"

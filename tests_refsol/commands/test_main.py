@@ -19,7 +19,7 @@ from tiny_llm_kit.engine import loading
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.chat import Conversation, MessageTooLong
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.model.tokenizer import load_tokenizer
+from tiny_llm_kit.model.hub import load_tokenizer
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_kit.terminal import Meter, TerminalSession
 
@@ -386,9 +386,7 @@ def test_only_week_3_compiles(ask):
 
 
 def test_week_3_is_told_whether_to_compile(ask, monkeypatch):
-    monkeypatch.setattr(
-        f"tiny_llm_given.{PORT}.given.Given.cannot_compile", staticmethod(lambda device: "no compiler here")
-    )
+    monkeypatch.setattr(f"tiny_llm_given.{PORT}.graphs.cannot_compile", lambda device: "no compiler here")
     code, _, errors = ask("--loader", "week3", "--device", "cpu", "--no-enforce-eager")
     assert code == 2 and errors.startswith("enforce_eager=False: no compiler here")
     assert ask("--loader", "week3", "--device", "cpu", "--max-tokens", "1")[0] == 0

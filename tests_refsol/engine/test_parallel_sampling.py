@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.fake_model import ByteTokenizer
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.llm_engine import ParallelSampling
 from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.parallel_sampling import ParallelSampling
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.trace.simulation.step_cost import Line
 from tiny_llm_ref import serving as s

@@ -16,7 +16,7 @@ import pytest
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.other_ranks import RankError
+from tiny_llm_kit.engine.packed_runner import RankError
 from tiny_llm_kit.engine.parallel import ranks as ranks_module
 from tiny_llm_kit.engine.parallel.channel import Channel, step_of
 from tiny_llm_kit.engine.parallel.meeting_point import Contact, MeetingPoint

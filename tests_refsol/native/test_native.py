@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tiny_llm_given.native import NativeKernels, between_products, library, prompt_attention
+from tiny_llm_given.native import NativeKernels, attention, between_products, library
 from tiny_llm_given.native import quantized_product as packing
-from tiny_llm_given.native.arrays import of_numpy
 from tiny_llm_given.native.compile_errors import readable
+from tiny_llm_given.native.kernel import of_numpy
 from tiny_llm_given.user_cache import with_checksum
 from tiny_llm_kit.repo import SOURCES
 
@@ -57,7 +57,7 @@ def forget():
     for kernel in (product, quantized_product, decode_attention):
         for name in ("_functions", "multiply_addresses"):
             vars(kernel).pop(name, None)
-    for module in (between_products, prompt_attention):
+    for module in (between_products, attention):
         module._kernel.cache_clear()
 
 
@@ -232,7 +232,7 @@ def test_attention_of_a_chunk_is_numpys(path, rng, dtype, rows, past, window, he
     (keys, wide_keys), (values, wide_values) = (given(part, dtype) for part in pool)
     out, scale = np.zeros_like(query), size**-0.5
     arrays = [of_numpy(array, dtype) for array in (query, keys, values)]
-    prompt_attention.attend(*arrays, of_numpy(slots), of_numpy(out, dtype), scale, window, threads=2)
+    attention.attend_prompt(*arrays, of_numpy(slots), of_numpy(out, dtype), scale, window, threads=2)
     place = np.arange(tokens)
     seen = place <= past + np.arange(rows)[:, None]
     seen &= place > past + np.arange(rows)[:, None] - (window or tokens + 1)
@@ -334,10 +334,10 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(
         ValueError, match="3 heads of 24 numbers over 1 heads of keys: the kernel takes sizes"
     ):
-        prompt_attention.attend(query, *[of_numpy(np.zeros((4, 1, 24), np.float32))] * 2, x, query, 1.0)
+        attention.attend_prompt(query, *[of_numpy(np.zeros((4, 1, 24), np.float32))] * 2, x, query, 1.0)
     long, pool = (of_numpy(np.zeros(shape, np.float32)) for shape in ((3, 1, 16), (4, 1, 16)))
     with pytest.raises(ValueError, match=r"slots is \(2,\) int64, and must be \(3,\) int64"):
-        prompt_attention.attend(long, pool, pool, of_numpy(np.zeros(2, np.int64)), long, 1.0)
+        attention.attend_prompt(long, pool, pool, of_numpy(np.zeros(2, np.int64)), long, 1.0)
     with pytest.raises(ValueError, match="heads of 24 numbers with 24 angles"):
         between_products.split_heads(x, None, None, query, query, *[query] * 3, 0.1)
     with pytest.raises(ValueError, match=r"weight is \(16,\) float32, and must be \(8,\) float32"):

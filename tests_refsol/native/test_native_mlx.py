@@ -5,7 +5,7 @@ import importlib
 import numpy as np
 import pytest
 
-from tiny_llm_given.native.threads import SMALL, available_threads, threads_for
+from tiny_llm_given.native.kernel import SMALL, available_threads, threads_for
 from tiny_llm_kit.engine.port import Port
 
 pytestmark = [pytest.mark.port("mlx"), pytest.mark.tool("c++")]

@@ -5,20 +5,26 @@ from tiny_llm_common.chunk_sizes import LoadChunker
 from tiny_llm_common.drafted import Drafted, Proposer, SpeculationCounts
 from tiny_llm_common.events import Event, Part
 from tiny_llm_common.model import BatchCache, KvCache, ServingModel
-from tiny_llm_common.packed_inputs import FlatBlocks, PackedInputs, PastReads
-from tiny_llm_common.packed_model import Bucket, PackedBatch, PackedModel, PipelinedModel, Sampled
+from tiny_llm_common.packed_model import (
+    Bucket,
+    FlatBlocks,
+    PackedBatch,
+    PackedInputs,
+    PackedModel,
+    PastReads,
+    PipelinedModel,
+    Sampled,
+)
 from tiny_llm_common.padding import pad_chunk_reads
 from tiny_llm_common.piece import Piece
-from tiny_llm_common.prompt_check import plain_ids
-from tiny_llm_common.request_life import Completion, model_call
-from tiny_llm_common.request_queue import FifoQueue, RequestQueue
-from tiny_llm_common.sampling import SamplingParams
+from tiny_llm_common.request_life import Completion, FifoQueue, RequestQueue, model_call
+from tiny_llm_common.sampling import SamplingParams, plain_ids
 from tiny_llm_common.scheduled import Scheduled
 from tiny_llm_common.structured_outputs import StructuredOutputsParams
 from tiny_llm_given.serving.loop_state import NotServing, QueueFull
 
 from .batching.hybrid_scheduler import HybridScheduler
-from .batching.packing import pack
+from .batching.packing import inputs_of, pack
 from .batching.padded_budget import room_for_prompts, tokens_to_delay
 from .batching.sequence import Sequence
 from .blocks.block_allocator import BlockAllocator, OutOfBlocks
@@ -27,7 +33,7 @@ from .blocks.flat_blocks import flat_blocks
 from .blocks.prefix_cache import PrefixCache, block_hash
 from .buckets.bucket_sizes import bucketize, exponential_ladder, linear_ladder, padding_aware_ladder
 from .buckets.buckets import Buckets, make_buckets
-from .buckets.padding import inputs_of, pad_decode_reads, pad_inputs
+from .buckets.padding import pad_decode_reads, pad_inputs
 from .chunked_prefill import batch_generate
 from .chunked_prefill.adaptive_chunker import AdaptiveChunker
 from .chunked_prefill.batch import Batch

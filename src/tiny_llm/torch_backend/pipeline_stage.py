@@ -7,7 +7,7 @@ import torch
 
 from tiny_llm_common.groups import Group
 from tiny_llm_common.layer_weights import Checkpoint, ModelShape
-from tiny_llm_common.packed_inputs import PackedInputs
+from tiny_llm_common.packed_model import PackedInputs
 from tiny_llm_given.torch.paged_kv_cache import TinyKvPagedPool
 
 from ..serving.parallel.stages import stage_layers

@@ -3,8 +3,7 @@
 import mlx.core as mx
 
 from ..native import between_products
-from ..native.arrays import bytes_of, empty
-from ..native.threads import threads_for
+from ..native.kernel import bytes_of, empty, threads_for
 from .native import mlx_array, native_array
 
 

@@ -9,11 +9,13 @@ is read.
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, groupby, pairwise
+from itertools import chain
 
 import mlx.core as mx
 
-from tiny_llm_common.packed_inputs import PackedInputs, PastReads
+from tiny_llm_common.packed_model import PackedInputs
+
+from .page_attention import past_slots, rows_of_requests
 
 
 @dataclass(frozen=True)
@@ -75,27 +77,6 @@ def step_reads(inputs: PackedInputs, page_size: int, window: int | None = None) 
             chunks.append(ChunkReads(slice(start, stop), read, mask))
     groups = _similar_lengths(texts)
     return StepReads(chunks, [_one_call(rows, texts) for rows in groups], _order(chunks, groups))
-
-
-def rows_of_requests(inputs: PackedInputs) -> list[tuple[int, int]]:
-    """The first row of each request of a step, and the one after its last."""
-    sizes = [len(list(rows)) for _, rows in groupby(inputs.segments.tolist())]
-    return list(pairwise(accumulate(sizes, initial=0)))
-
-
-def past_slots(past: PastReads | None, page_size: int) -> dict[int, list[int]]:
-    """For each request with a past its slots, in the order of its text, by the first of its rows."""
-    if past is None:
-        return {}
-    slots: dict[int, list[int]] = defaultdict(list)
-    pages = past.blocks
-    listed = pages.block_list, pages.block_groups, pages.block_starts, pages.block_usage
-    for block, group, start, stop in zip(*(part.tolist() for part in listed), strict=True):
-        slots[group].extend(range(block * page_size + start, block * page_size + stop))
-    groups, rows = past.groups.tolist(), past.rows.tolist()
-    first = dict(zip(reversed(groups), reversed(rows), strict=True))
-    # Rows and groups of padding, see `padding.py`, read nothing.
-    return {row: slots[group] for group, row in first.items() if slots.get(group)}
 
 
 def _own_mask(positions: mx.array, past: int, window: int | None) -> mx.array | None:

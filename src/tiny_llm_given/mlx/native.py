@@ -7,14 +7,27 @@ an array of NumPy, which MLX copies: for the rows of a decode this takes 1 µs, 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import accumulate, chain
+from typing import Any, cast
 
 import mlx.core as mx
 
-from ..native import product
-from ..native.arrays import NativeArray, empty, of_buffer, rows_of, shared
-from ..native.product import ProductKernel
-from ..native.threads import threads_for
+from tiny_llm_common.layer_weights import ModelShape
+from tiny_llm_common.packed_model import PastReads
+
+from ..native.attention import DecodeKernel, fits
+from ..native.kernel import (
+    LINE,
+    NativeArray,
+    ProductKernel,
+    bytes_of,
+    empty,
+    of_buffer,
+    pack,
+    rows_of,
+    shared,
+    threads_for,
+)
 
 TYPES = {"bfloat16": mx.bfloat16, "float32": mx.float32}
 NAMES = {getattr(mx, name): name for name in ("bfloat16", "float16", "float32", "int64", "uint8")}
@@ -38,7 +51,7 @@ class NativeMatrix:
     """A matrix (O, I) in bf16 or float32, packed in lines.
 
     Args:
-        lines: (O / 16, I / C, 16, C), see `product.pack`.
+        lines: (O / 16, I / C, 16, C), see `kernel.pack`.
         shape: (O, I).
         kernel: of the solution in use.
     """
@@ -51,7 +64,7 @@ class NativeMatrix:
     def of(cls, w: mx.array, kernel: ProductKernel) -> "NativeMatrix":
         """Packs a matrix on the CPU."""
         numbers = w.view(mx.uint16) if w.dtype == mx.bfloat16 else w
-        lines = mx.array(product.pack(shared(numbers))).view(w.dtype)
+        lines = mx.array(pack(shared(numbers))).view(w.dtype)
         return cls(lines, (w.shape[0], w.shape[1]), kernel)
 
     @classmethod
@@ -63,10 +76,10 @@ class NativeMatrix:
         """
         first = matrices[0]
         for each in matrices:
-            if each.kind != first.kind or each.shape[0] % product.LINE:
+            if each.kind != first.kind or each.shape[0] % LINE:
                 raise ValueError(
                     f"{each.shape} {each.dtype} and {first.shape} {first.dtype} cannot be joined: they need the same "
-                    f"columns and type, and a multiple of {product.LINE} outputs"
+                    f"columns and type, and a multiple of {LINE} outputs"
                 )
         lines = mx.concatenate([each.lines for each in matrices])
         mx.eval(lines)
@@ -92,7 +105,7 @@ class NativeMatrix:
 
     def rows(self, ids: mx.array) -> mx.array:
         """Some rows of the matrix: (...) integers to (..., I)."""
-        lines = self.lines[ids // product.LINE, :, ids % product.LINE]
+        lines = self.lines[ids // LINE, :, ids % LINE]
         return lines.flatten(-2)[..., : self.shape[1]]
 
     def __call__(self, x: mx.array, bias: mx.array | None = None) -> mx.array:
@@ -106,3 +119,114 @@ class NativeMatrix:
         y = empty((rows.shape[0], self.shape[0]), rows.dtype)
         self.kernel.multiply(rows, self._array, bias, y, threads_for(rows.shape[0] * self.nbytes))
         return y
+
+
+@dataclass(frozen=True)
+class DecodeRuns:
+    """What R requests of one row read: runs of neighbouring slots, in the order of their texts.
+
+    Args:
+        rows: (R,) rows of the step.
+        starts, counts: (N,), of each run its first slot and how many.
+        runs: (R + 1,): row r reads the runs from `runs[r]` to `runs[r + 1] - 1`.
+        kernel: of the solution in use.
+    """
+
+    rows: mx.array
+    starts: mx.array
+    counts: mx.array
+    runs: mx.array
+    kernel: DecodeKernel
+
+    @cached_property
+    def _arrays(self) -> tuple[NativeArray, NativeArray, NativeArray]:
+        """Starts, counts and runs as the kernel sees them; all layers read the same."""
+        return native_array(self.starts), native_array(self.counts), native_array(self.runs)
+
+    @cached_property
+    def _tokens(self) -> int:
+        """How many keys all rows read."""
+        return int(shared(self.counts).sum())
+
+
+Runs = list[tuple[int, int]]
+
+
+def past_runs(past: PastReads | None, page_size: int) -> dict[int, Runs]:
+    """For each decode the runs of its past, first slot and count, by its row. A run is at most a page."""
+    if past is None:
+        return {}
+    runs: dict[int, Runs] = {group: [] for group in past.groups.tolist()}
+    blocks = past.blocks
+    listed = blocks.block_groups, blocks.block_list, blocks.block_starts, blocks.block_usage
+    for group, block, start, end in zip(*(part.tolist() for part in listed), strict=True):
+        if group in runs and end > start:
+            runs[group].append((block * page_size + start, end - start))
+    # Rows and groups of padding, see `padding.py`, read nothing.
+    rows = zip(past.rows.tolist(), past.groups.tolist(), strict=True)
+    return {row: runs[group] for row, group in rows if group >= 0 and runs[group]}
+
+
+def decode_runs(texts: dict[int, Runs], slots: mx.array, kernel: DecodeKernel) -> DecodeRuns | None:
+    """The runs of some decodes, each with its own row last; None when there are none.
+
+    Args:
+        texts: from `past_runs`.
+        slots: (T,) where the rows of the step are.
+        kernel: of the solution in use.
+    """
+    if not texts:
+        return None
+    rows = sorted(texts)
+    own = cast(list[int], slots.tolist())
+    listed = [[*texts[row], (own[row], 1)] for row in rows]
+    starts, counts = zip(*chain(*listed), strict=True)
+    ends = list(accumulate(map(len, listed), initial=0))
+    first, size, last = (mx.array(list(part), mx.int64) for part in (starts, counts, ends))
+    return DecodeRuns(mx.array(rows), first, size, last, kernel)
+
+
+def attend_runs(
+    query: mx.array,
+    key_pages: mx.array,
+    value_pages: mx.array,
+    reads: DecodeRuns,
+    scale: float,
+) -> mx.array:
+    """Attention of one row of each of R requests; no key or value is copied.
+
+    Args:
+        query: (R, H, D).
+        key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), in query's type.
+        reads: see `DecodeRuns`.
+        scale: a number.
+
+    Returns:
+        (R, H, D) in query's type.
+    """
+    mx.eval(query, key_pages, value_pages)  # in one go
+    out = attend_slots(native_array(query), slots_of(key_pages), slots_of(value_pages), reads, scale)
+    return mx.array(out.owner).view(query.dtype)
+
+
+def slots_of(pages: mx.array) -> NativeArray:
+    """Pages, which are computed, as their slots one after the other: (num_blocks + 1, page_size, ...) to (S, ...)."""
+    array = native_array(pages)
+    blocks, page_size, *rest = array.shape
+    return array._replace(shape=(blocks * page_size, *rest))
+
+
+def attend_slots(
+    query: NativeArray, keys: NativeArray, values: NativeArray, reads: DecodeRuns, scale: float
+) -> NativeArray:
+    """`attend_runs` of arrays as a kernel sees them; keys and values are those of all slots, (S, Hkv, D)."""
+    out = empty(query.shape, query.dtype)
+    size = 2 * reads._tokens * bytes_of(keys) // keys.shape[0]
+    reads.kernel.attend(query, keys, values, out, *reads._arrays, scale, threads_for(size))
+    return out
+
+
+def computes(kernel: DecodeKernel, config: ModelShape) -> bool:
+    """Whether a kernel runs on this machine, and computes the heads of a model."""
+    sizes = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    return fits(*sizes) and kernel.works

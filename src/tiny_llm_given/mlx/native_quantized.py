@@ -8,9 +8,8 @@ import mlx.core as mx
 
 from ..layers import BiasedLinear
 from ..native import quantized_product
-from ..native.arrays import NativeArray, empty, rows_of, shared
+from ..native.kernel import NativeArray, empty, rows_of, shared, threads_for
 from ..native.quantized_product import LINE, PackedMatrix, QuantizedKernel
-from ..native.threads import threads_for
 from .native import NAMES, NativeMatrix, mlx_array, native_array
 
 SLICE_ROWS = 512  # rows that are packed at the same time: for a moment each number takes 3 bytes

@@ -1,20 +1,18 @@
 """Attention of packed batches on a CPU by kernels of our own: nothing is gathered, and no mask is made."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 import mlx.core as mx
 
-from tiny_llm_common.packed_inputs import PackedInputs
+from tiny_llm_common.packed_model import PackedInputs, PastReads
 
-from ..native import prompt_attention
-from ..native.arrays import NativeArray, bytes_of, empty, numbers_of, of_numpy, part_of, shared
-from ..native.decode_attention import DecodeKernel
-from ..native.threads import threads_for
-from .cpu_attention import past_slots, rows_of_requests
-from .native import native_array
-from .native_attention import DecodeRuns, attend_slots, decode_runs, past_runs, slots_of
+from ..native.attention import DecodeKernel, attend_prompt
+from ..native.kernel import NativeArray, bytes_of, empty, numbers_of, of_numpy, part_of, shared, threads_for
+from .native import DecodeRuns, attend_slots, decode_runs, native_array, past_runs, slots_of
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,27 @@ def page_reads(
             slots = mx.array(past.get(start, []) + own[start:stop], mx.int64)
             chunks.append(ChunkText(slice(start, stop), slots, window))
     return PageReads(chunks, decode_runs(runs, inputs.slots, kernel))
+
+
+def rows_of_requests(inputs: PackedInputs) -> list[tuple[int, int]]:
+    """The first row of each request of a step, and the one after its last."""
+    sizes = [len(list(rows)) for _, rows in groupby(inputs.segments.tolist())]
+    return list(pairwise(accumulate(sizes, initial=0)))
+
+
+def past_slots(past: PastReads | None, page_size: int) -> dict[int, list[int]]:
+    """For each request with a past its slots, in the order of its text, by the first of its rows."""
+    if past is None:
+        return {}
+    slots: dict[int, list[int]] = defaultdict(list)
+    pages = past.blocks
+    listed = pages.block_list, pages.block_groups, pages.block_starts, pages.block_usage
+    for block, group, start, stop in zip(*(part.tolist() for part in listed), strict=True):
+        slots[group].extend(range(block * page_size + start, block * page_size + stop))
+    groups, rows = past.groups.tolist(), past.rows.tolist()
+    first = dict(zip(reversed(groups), reversed(rows), strict=True))
+    # Rows and groups of padding, see `padding.py`, read nothing.
+    return {row: slots[group] for group, row in first.items() if slots.get(group)}
 
 
 def attend_in_pages(
@@ -122,7 +141,7 @@ def _attend_text(
     rows, arrays = text.rows, (keys, values, text._slots)
     size = 2 * (rows.stop - rows.start) * text.slots.size * bytes_of(keys) // keys.shape[0]
     some, of_chunk = part_of(query, rows), part_of(out, rows)
-    prompt_attention.attend(some, *arrays, of_chunk, scale, text.window, threads_for(size))
+    attend_prompt(some, *arrays, of_chunk, scale, text.window, threads_for(size))
 
 
 def chunk_ways(kernel: DecodeKernel) -> dict[str, Any]:

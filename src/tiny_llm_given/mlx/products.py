@@ -15,8 +15,7 @@ import mlx.core as mx
 from ..layers import DenseLinear, Linear, with_bias
 from ..windows import inner_layer
 from .cpu_attention import step_reads
-from .native import NativeMatrix
-from .native_attention import computes
+from .native import NativeMatrix, computes
 from .native_quantized import NativeQuantizedMatrix, is_native
 from .page_attention import attend_in_pages, page_reads
 from .solution import MlxSolution

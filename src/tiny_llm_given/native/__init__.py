@@ -6,8 +6,8 @@ the header `lines.h` of all, are given and stand here.
 
 from functools import cached_property
 
-from .decode_attention import DecodeKernel
-from .product import ProductKernel
+from .attention import DecodeKernel
+from .kernel import ProductKernel
 from .quantized_product import QuantizedKernel
 
 

@@ -3,7 +3,7 @@
 import ctypes
 from functools import cache
 
-from .arrays import NativeArray, require
+from .kernel import NativeArray, require
 from .library import library
 
 SUFFIXES = {"bfloat16": "bf16", "float32": "float"}

@@ -1,11 +1,122 @@
-"""A kernel that a solution has the source of."""
+"""Kernels as Python calls them: their arrays and threads, files compiled at the first call, and the product."""
 
 import ctypes
+import math
+import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from .library import NativeError, library
+
+POINTER, SIZE, NUMBER, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
+ITEM_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "int8": 1, "uint8": 1, "int64": 8}
+SMALL = 2**20  # bytes that one thread reads sooner than it wakes another one
+LINE = 16  # outputs of a block
+PRODUCTS = {"bfloat16": "multiply_bf16", "float32": "multiply_float"}
+
+
+class NativeArray(NamedTuple):
+    """An array in memory, its numbers one after the other.
+
+    Args:
+        address: of its first number.
+        shape: its sizes.
+        dtype: "bfloat16", "float16", "float32", "int8", "uint8" or "int64".
+        owner: what keeps the memory.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: str
+    owner: Any
+
+
+def of_numpy(array: np.ndarray, dtype: str | None = None) -> NativeArray:
+    """A NumPy array as a kernel sees it.
+
+    Args:
+        dtype: of the numbers; NumPy has no bf16, and holds it as uint16.
+
+    Raises:
+        ValueError: the numbers do not follow each other in memory.
+    """
+    if not array.flags.c_contiguous:
+        raise ValueError("an array for a kernel must be contiguous: call np.ascontiguousarray")
+    return NativeArray(array.ctypes.data, array.shape, dtype or str(array.dtype), array)
+
+
+def of_buffer(buffer: Any, dtype: str) -> NativeArray:
+    """An array of a library that shows its memory by Python's buffer protocol, as a kernel sees it.
+
+    Raises:
+        ValueError: the numbers do not follow each other in memory.
+    """
+    memory = memoryview(buffer)
+    if not memory.c_contiguous:
+        raise ValueError("an array for a kernel must be contiguous")
+    # Of no numbers there is no address. NumPy takes no buffer of bf16, and ctypes does not look at the type.
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) if memory.nbytes else 0
+    return NativeArray(address, memory.shape or (), dtype, buffer)
+
+
+def shared(buffer: Any) -> np.ndarray:
+    """The memory of such an array as NumPy's, without a copy. NumPy takes no bf16: give it as uint16."""
+    return np.asarray(buffer)
+
+
+def empty(shape: tuple[int, ...], dtype: str) -> NativeArray:
+    """An array of NumPy that a kernel fills: its `owner`."""
+    return of_numpy(np.empty(shape, np.uint16 if dtype == "bfloat16" else dtype), dtype)
+
+
+def rows_of(array: NativeArray) -> NativeArray:
+    """The same memory as rows: (..., I) to (R, I)."""
+    *many, columns = array.shape
+    return array._replace(shape=(math.prod(many), columns))
+
+
+def bytes_of(array: NativeArray) -> int:
+    """How many bytes an array takes."""
+    return ITEM_SIZES[array.dtype] * math.prod(array.shape)
+
+
+def part_of(array: NativeArray, rows: slice) -> NativeArray:
+    """Some neighbouring rows of an array: (T, ...) to (L, ...), the same memory."""
+    start, stop, _ = rows.indices(array.shape[0])
+    before, some = (array._replace(shape=(count, *array.shape[1:])) for count in (start, stop - start))
+    return some._replace(address=array.address + bytes_of(before))
+
+
+def numbers_of(array: NativeArray) -> np.ndarray:
+    """The same memory as an array of NumPy, bf16 as uint16. It does not keep the memory: the array's owner does."""
+    kind = np.uint16 if array.dtype == "bfloat16" else array.dtype
+    memory = (ctypes.c_char * bytes_of(array)).from_address(array.address)
+    return np.frombuffer(memoryview(memory), kind).reshape(array.shape)
+
+
+def require(name: str, array: NativeArray, shape: tuple[int, ...], *dtypes: str) -> None:
+    """Raises ValueError unless an array has this shape and one of these types."""
+    if array.shape != shape or array.dtype not in dtypes:
+        raise ValueError(f"{name} is {array.shape} {array.dtype}, and must be {shape} {' or '.join(dtypes)}")
+
+
+def threads_for(size: int) -> int:
+    """The threads for a kernel that reads this many bytes, those read for several rows counted as often."""
+    return available_threads() if size >= SMALL else 1
+
+
+def available_threads() -> int:
+    """OMP_NUM_THREADS, if it is a number; else the cores that this process may use."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdecimal() and int(wanted) > 0:
+        return int(wanted)
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        return os.cpu_count() or 1
 
 
 class Kernel:
@@ -55,4 +166,77 @@ class Kernel:
         return self.problem is None
 
 
-POINTER, SIZE, NUMBER, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
+def pack(w: np.ndarray) -> np.ndarray:
+    """A matrix in lines, as `product.cpp` reads it.
+
+    Args:
+        w: (O, I), float32, or bf16 as uint16.
+
+    Returns:
+        (O / 16, I / C, 16, C) with C = 1 for float32 and C = 2 for bf16, both sizes rounded up; zeros fill the rest.
+    """
+    columns = 4 // w.dtype.itemsize
+    O, I = w.shape
+    if O % LINE or I % columns:
+        w = np.pad(w, ((0, -O % LINE), (0, -I % columns)))
+    words = np.ascontiguousarray(w).view(np.uint32).reshape(-1, LINE, w.shape[1] // columns)
+    lines = np.ascontiguousarray(words.transpose(0, 2, 1))
+    return lines.view(w.dtype).reshape(*lines.shape, columns)
+
+
+def packed_shape(outputs: int, columns: int, dtype: str) -> tuple[int, int, int, int]:
+    """The shape of a packed matrix (O, I)."""
+    count = 2 if dtype == "bfloat16" else 1
+    return -(-outputs // LINE), -(-columns // count), LINE, count
+
+
+class ProductKernel(Kernel):
+    """`product.cpp` of a solution."""
+
+    file, tasks = "product.cpp", {1: "multiply_line", 2: "multiply_tile"}
+    pack = staticmethod(pack)
+
+    def multiply(
+        self,
+        x: NativeArray,
+        w: NativeArray,
+        bias: NativeArray | None,
+        y: NativeArray,
+        threads: int = 1,
+        in_tiles: bool = True,
+    ) -> None:
+        """Writes x @ Wᵀ + bias to y. Sums are float32; each output is rounded once.
+
+        Args:
+            x: (R, I), bf16 or float32.
+            w: from `pack`, in x's type.
+            bias: (O,), float32; None adds nothing.
+            y: (R, O), in x's type.
+            threads: that share the outputs.
+            in_tiles: whether several rows and blocks share what is loaded; otherwise one row by one block at a time.
+
+        Raises:
+            ValueError: a shape or a type is wrong.
+            NativeError: there is no such kernel on this machine.
+            NotImplementedError: a task of Day 4.1 is blank.
+        """
+        rows, columns = x.shape
+        outputs = y.shape[1]
+        require("x", x, (rows, columns), *PRODUCTS)
+        require("w", w, packed_shape(outputs, columns, x.dtype), x.dtype)
+        require("y", y, (rows, outputs), x.dtype)
+        if bias is not None:
+            require("bias", bias, (outputs,), "float32")
+        addresses = x.address, w.address, None if bias is None else bias.address, y.address
+        self.check(self._functions[x.dtype](*addresses, rows, outputs, columns, threads, in_tiles))
+
+    @cached_property
+    def _functions(self):
+        types = [POINTER] * 4 + [SIZE] * 3 + [NUMBER] * 2
+        return {dtype: self.function(name, types) for dtype, name in PRODUCTS.items()}
+
+    def try_out(self) -> None:
+        """See `Kernel`: one row and a tile, in both types."""
+        for dtype, kind in (("bfloat16", np.uint16), ("float32", np.float32)):
+            x, w, y = (np.zeros(shape, kind) for shape in ((2, 2), (80, 2), (2, 80)))
+            self.multiply(of_numpy(x, dtype), of_numpy(pack(w), dtype), None, of_numpy(y, dtype))

@@ -4,8 +4,7 @@ from functools import cached_property
 
 import numpy as np
 
-from .arrays import NativeArray, of_numpy, require
-from .kernel import NUMBER, POINTER, SIZE, Kernel
+from .kernel import NUMBER, POINTER, SIZE, Kernel, NativeArray, of_numpy, require
 
 LINE = 16  # outputs of a block
 COLUMNS = {4: 8, 8: 4}  # of each output in a line, by bits

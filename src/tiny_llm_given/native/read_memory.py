@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from .arrays import NativeArray, require
+from .kernel import NativeArray, require
 from .library import library
 
 PIECE = 64 * 1024  # numbers, as in the kernel

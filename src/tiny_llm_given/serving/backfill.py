@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tiny_llm_common.request_queue import WaitingLine
+from tiny_llm_common.request_life import WaitingLine
 
-from .admission import Admission, Blocks, Served
+from .step_loop import Admission, Blocks, Served
 
 LOOK = 32  # requests that are tried past one without room, until somebody leaves
 

@@ -7,8 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
-from tiny_llm_common.scheduled import Scheduled
-from tiny_llm_common.sequence_state import SequenceState
+from tiny_llm_common.scheduled import Scheduled, SequenceState
 
 
 class Plans(Protocol):

@@ -5,8 +5,7 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from tiny_llm_common.drafted import Proposer
-from tiny_llm_common.scheduled import Scheduled
-from tiny_llm_common.sequence_state import SequenceState
+from tiny_llm_common.scheduled import Scheduled, SequenceState
 
 MEMORY = 0.95  # weight of earlier drafts in a rate after a step with drafts,
 REST = 0.98  # and after one without: slower, so that drafts that did not pay are tried again, but seldom

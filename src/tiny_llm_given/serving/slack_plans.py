@@ -6,11 +6,10 @@ The functions get the scheduler, and use its `victims`, `prompt_budget` and `sla
 import math
 from typing import Any, Protocol
 
-from tiny_llm_common.scheduled import Scheduled
-from tiny_llm_common.sequence_state import SequenceState
+from tiny_llm_common.scheduled import Scheduled, SequenceState
 
-from .admission import Blocks
 from .backfill import Backfill
+from .step_loop import Blocks
 
 
 class Preempts(Protocol):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tiny_llm_common.packed_inputs import PackedInputs, PastReads
+from tiny_llm_common.packed_model import PackedInputs, PastReads
 
 from . import hpu
 

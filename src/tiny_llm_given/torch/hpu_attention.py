@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tiny_llm_common.packed_inputs import PackedInputs
+from tiny_llm_common.packed_model import PackedInputs
 
 from . import hpu
 from .solution import TorchSolution

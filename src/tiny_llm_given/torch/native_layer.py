@@ -12,8 +12,7 @@ import torch
 
 from ..layers import BiasedLinear
 from ..native import between_products
-from ..native.arrays import NativeArray
-from ..native.product import LINE
+from ..native.kernel import LINE, NativeArray
 from .native import NativeMatrix, native_array
 from .native_quantized import NativeQuantizedMatrix, is_native
 

@@ -9,7 +9,7 @@ import torch
 
 from ..layers import BiasedLinear
 from ..native import quantized_product
-from ..native.arrays import NativeArray
+from ..native.kernel import NativeArray
 from ..native.quantized_product import LINE, PackedMatrix, QuantizedKernel
 from .native import NativeMatrix
 

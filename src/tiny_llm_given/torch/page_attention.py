@@ -5,13 +5,11 @@ from dataclasses import dataclass
 
 import torch
 
-from tiny_llm_common.packed_inputs import PackedInputs
+from tiny_llm_common.packed_model import PackedInputs
 
-from ..native import prompt_attention
-from ..native.decode_attention import DecodeKernel
+from ..native.attention import DecodeKernel, attend_prompt
 from .cpu_attention import ChunkReads, attend_chunk, chunk_reads, own_mask, past_slots, rows_of_requests
-from .native import native_array
-from .native_attention import DecodeRuns, attend_runs, decode_runs, past_runs
+from .native import DecodeRuns, attend_runs, decode_runs, native_array, past_runs
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ def attend_text(
         out: (T, H, D), in query's type; the rows of the chunk are written.
         scale: a number.
     """
-    prompt_attention.attend(
+    attend_prompt(
         native_array(query[text.rows]),
         native_array(key_pages.flatten(0, 1)),
         native_array(value_pages.flatten(0, 1)),

@@ -16,8 +16,7 @@ from ..layers import DenseLinear, Linear, with_bias
 from ..windows import changed_layer, inner_layer
 from .cpu_attention import step_reads
 from .cpu_products import Multiply, PackedLinear, PlainLinear, by_tiles, by_vector
-from .native import NativeMatrix
-from .native_attention import computes
+from .native import NativeMatrix, computes
 from .native_layer import NativeLayer, can_be_native, has_kernel
 from .native_quantized import NativeQuantizedMatrix
 from .page_attention import attend_in_pages, page_reads

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from tiny_llm_common.layer_weights import ModelShape
-from tiny_llm_common.prompt_check import plain_number
+from tiny_llm_common.sampling import plain_number
 
 from ..solution_types import ServingPackage
 from .speculation.speculative_config import SpeculativeConfig

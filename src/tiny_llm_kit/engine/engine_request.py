@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..solution_types import AnswerSequence, Event, SamplingParams, ServingPackage, StructuredOutputsParams
+from tiny_llm_common.events import RequestMetrics
+
+from ..solution_types import AnswerSequence, SamplingParams, ServingPackage, StructuredOutputsParams
 from .backends.grammar import Grammars
-from .outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from .outputs import CompletionOutput, Logprob, RequestOutput
 
 
 @dataclass
@@ -52,15 +54,6 @@ class EngineRequest:
         """Ends the sequences that have not ended."""
         for sequence in self.sequences:
             sequence.abort()
-
-    def on_event(self, event: Event) -> None:
-        """Records the time of an event of one of its sequences."""
-        if event.kind == "token":
-            self.metrics.add_token(event.time)
-        elif event.kind == "finish":
-            self.metrics.finished_time = event.time
-        elif event.kind == "preempt":
-            self.metrics.num_preemptions += 1
 
     def output(self) -> RequestOutput:
         """The result; every sequence has ended."""

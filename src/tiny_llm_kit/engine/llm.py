@@ -20,7 +20,7 @@ from .llm_engine import LLMEngine
 from .load_job import config_of, draft_network_of, network_of, port_of
 from .open_engine import open_engine
 from .outputs import RequestOutput
-from .padding_waste import PaddingWaste
+from .packed_runner import PaddingWaste
 from .parallel.start import ranks_of
 from .port import Port
 from .progress_bar import GenerationBar

@@ -1,7 +1,8 @@
 """Week 3's engine: serves requests with a runner and a scheduler that `open_engine` has made."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,9 +13,7 @@ from ..terminal import interrupts_kept
 from .backends.grammar import CompiledGrammar
 from .engine_options import EngineOptions
 from .engine_request import EngineRequest, RequestFactory
-from .other_ranks import OtherRanks
-from .packed_runner import PackedRunner
-from .parallel_sampling import ParallelSampling
+from .packed_runner import OtherRanks, PackedRunner
 from .planning import Planning
 from .port import Port
 from .speculation.speculation import Speculation
@@ -124,7 +123,7 @@ class LLMEngine:
             number = event.request.request_id
             request = self._open.pop(number, None) if event.kind == "finish" else self._open.get(number)
             if request is not None:  # a test may add a sequence to the scheduler itself
-                request.on_event(event)
+                request.metrics.on_event(event)
         for listener in self.listeners:
             listener(event)
 
@@ -268,3 +267,55 @@ def call_quietly(listener: Callable[[Any], object], event: Event) -> None:
     """Tells a listener of an event, whatever it raises."""
     with suppress(BaseException):
         listener(event)
+
+
+class ParallelSampling:
+    """Holds the children of each prompt until their parent has its first token.
+
+    Parent and children are ordinary requests of the scheduler. A child computes what the prefix cache does not have:
+    the last block of the prompt at least, and all of the prompt without a cache. A parent that ends without a token
+    makes the next child the parent.
+
+    Args:
+        enqueue: enqueue(sequence, parent) of the scheduler; `parent` is None for the first answer.
+    """
+
+    def __init__(self, enqueue: Callable[[Any, Any], None]):
+        self._enqueue = enqueue
+        self._held: dict[Any, deque[Any]] = {}  # the children of each parent
+
+    def __len__(self) -> int:
+        """Number of children that are held."""
+        return sum(map(len, self._held.values()))
+
+    def add(self, sequences: Iterable[Any], before: Any = None) -> None:
+        """Enqueues the first of these answers, and holds the others.
+
+        Args:
+            sequences: answers to one prompt.
+            before: the parent so far, which has ended without a token.
+        """
+        parent, *children = sequences
+        if children:
+            self._held[parent] = deque(children)
+        self._enqueue(parent, before)
+
+    def release(self) -> None:
+        """Enqueues the children whose parent has a token or has ended. Call it between two steps.
+
+        Nothing is lost if a listener of the scheduler raises: the next call goes on.
+        """
+        while ready := [parent for parent in self._held if parent.tokens or parent.is_done]:
+            for parent in ready:
+                children = self._held[parent]
+                while children and parent.tokens:
+                    self._enqueue(children.popleft(), parent)
+                del self._held[parent]
+                if children:
+                    self.add(children, parent)
+
+    def close(self) -> None:
+        """Ends the children that are held."""
+        held, self._held = self._held, {}
+        for child in (child for children in held.values() for child in children):
+            child.abort()

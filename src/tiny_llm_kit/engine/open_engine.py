@@ -7,8 +7,7 @@ from typing import Any
 from ..solution_types import Network
 from .engine_options import EngineLimits, EngineOptions
 from .llm_engine import LLMEngine
-from .other_ranks import OtherRanks
-from .packed_runner import PackedRunner
+from .packed_runner import OtherRanks, PackedRunner
 from .planning import Planning
 from .port import Port
 from .profiling.attention_choice import has_chunk_kernel

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from .request_times import RequestTimes
+from tiny_llm_common.events import RequestMetrics
 
 
 class TextPrompt(TypedDict):
@@ -61,17 +61,6 @@ class CompletionOutput:
         if self.logprobs is None:
             return None
         return sum(best[token].logprob for token, best in zip(self.token_ids, self.logprobs, strict=True))
-
-
-@dataclass
-class RequestMetrics(RequestTimes):
-    """Times in seconds of the engine's clock; the first token is that of the first answer that had one.
-
-    Args:
-        num_preemptions: how often it had to give its blocks away and compute them again.
-    """
-
-    num_preemptions: int = 0
 
 
 @dataclass(frozen=True)

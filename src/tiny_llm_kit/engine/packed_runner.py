@@ -1,12 +1,111 @@
-"""The layer between Week 3's policy and arrays: from a packed batch of integers to one forward and back."""
+"""The layer between Week 3's policy and arrays: from a packed batch of integers to one forward and back.
+
+With it stand the other ranks of a model as it sees them, for `parallel` has those that are processes, and its count of
+padding.
+"""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from ..solution_types import Array, Bucket, Buckets, PackedBatch, Sampled
+from ..terminal import FatalError
 from .backend import Backend
-from .other_ranks import OtherRanks
-from .padding_waste import PaddingWaste
+
+
+class RankError(FatalError):
+    """A rank is gone or cannot start, so the engine is gone: only together do its ranks hold the model."""
+
+
+class OtherRanks:
+    """There are none: this process has the model to itself.
+
+    Attributes:
+        group: all ranks, see `Group`.
+        has_stages: whether the ranks share the layers, and not every matrix.
+        failure: why a rank is gone, in one line; None while all are there.
+        on_failure: called with that line, on a thread of its own.
+    """
+
+    group: Any = None
+    has_stages = False
+    failure: str | None = None
+    on_failure: Callable[[str], object]
+
+    @property
+    def size(self) -> int:
+        """Number of ranks, this one included."""
+        return 1
+
+    def make_pools(self, num_blocks: int, is_profiled: bool = False) -> None:
+        """Every other rank makes KV pools of this many blocks, and a runner for them.
+
+        Args:
+            is_profiled: whether only memory is measured: then nothing is compiled.
+        """
+
+    def announce(self, batch: PackedBatch, bucket: Bucket | None) -> None:
+        """Every other rank begins to compute a batch, or will when it has computed those before.
+
+        Raises:
+            RankError: one is gone.
+        """
+
+    def computing(self) -> AbstractContextManager:
+        """The body computes a batch that was announced.
+
+        Raises:
+            RankError: another rank is gone, or the body has raised.
+        """
+        return nullcontext()
+
+    def close(self) -> None:
+        """Ends the other ranks, and returns when they have ended."""
+
+
+@dataclass
+class PaddingWaste:
+    """Rows and pages requested, and rows and pages computed.
+
+    Args:
+        tokens, padded_tokens: rows of all calls.
+        pages, padded_pages: pages that attention read in all calls, in one layer.
+    """
+
+    tokens: int = 0
+    padded_tokens: int = 0
+    pages: int = 0
+    padded_pages: int = 0
+
+    def count(self, batch: PackedBatch, bucket: Bucket | None, page_size: int) -> None:
+        """Add a call.
+
+        Args:
+            batch: the requested batch.
+            bucket: the bucket that it was padded to; None if it was not padded.
+            page_size: tokens per page.
+        """
+        tokens, pages = len(batch.token_ids), sum(batch.past_pages(page_size))
+        self.tokens += tokens
+        self.pages += pages
+        self.padded_tokens += tokens if bucket is None else bucket.tokens
+        self.padded_pages += pages if bucket is None or bucket.chunk_pages is None else sum(bucket.size[1:])
+
+    def since(self, earlier: "PaddingWaste") -> "PaddingWaste":
+        """The counts since `earlier`."""
+        before = vars(earlier)
+        return PaddingWaste(**{name: value - before[name] for name, value in vars(self).items()})
+
+    @property
+    def token_share(self) -> float:
+        """The share of padding among the rows."""
+        return 1 - self.tokens / self.padded_tokens if self.padded_tokens else 0.0
+
+    @property
+    def page_share(self) -> float:
+        """The share of padding among the pages."""
+        return 1 - self.pages / self.padded_pages if self.padded_pages else 0.0
 
 
 class PackedRunner:

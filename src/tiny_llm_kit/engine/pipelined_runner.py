@@ -6,8 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..solution_types import Array, Bucket, PackedBatch, Sampled
-from .other_ranks import RankError
-from .packed_runner import PackedRunner
+from .packed_runner import PackedRunner, RankError
 
 
 class PipelinedRunner(PackedRunner):

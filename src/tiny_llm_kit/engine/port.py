@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from tiny_llm_given.given import Given
+
 from ..solution_types import Array, PortNames, ServingPackage
 from .backend import Backend
 from .solution import resolve, resolve_serving
 
 if TYPE_CHECKING:  # NumPy costs a tenth of a second, and `--help` needs none of it
     import numpy as np
-
-    from tiny_llm_given.torch.given import Given
 
     from .model_runner import ModelRunner
     from .packed_runner import PackedRunner
@@ -41,8 +41,7 @@ class Port(PortNames):
         self.solution = resolve(solution, backend)
         self.backend_module = load_backend(backend)
         self.name = backend
-        given = import_module(f"tiny_llm_given.{backend}.given")
-        self.given: Given = given.Given(self.solution)
+        self.given = Given(backend, self.solution)
         self.device = self.backend_module.pick_device(device)
         self.float_dtype = self.backend_module.default_dtype(self.device) if dtype == "auto" else dtype
         # With "auto", a faster product may round what a model has stored; an explicit float32 may not. Metal's

@@ -3,8 +3,7 @@
 from ..solution_types import Bucket, Buckets, Network, PackedBatch, ServingPackage
 from .compilation import FREE_SHAPES, keep_compiled, shapes_without_buckets, will_compile
 from .engine_options import EngineLimits, EngineOptions
-from .other_ranks import OtherRanks
-from .packed_runner import PackedRunner
+from .packed_runner import OtherRanks, PackedRunner
 from .port import Port
 from .progress_bar import warm_up_bar
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from .detokenizer import BYTE_OF_CHARACTER
 from .files import require
+from .tokenizer import BYTE_OF_CHARACTER
 
 GGML = "tokenizer.ggml."
 # A text is split by the first pattern, each part by the next one; no token crosses a split.

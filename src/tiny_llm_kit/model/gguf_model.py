@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from ..solution_types import Array
 from .config import ModelConfig
 from .files import CheckpointError
 from .gguf_config import gguf_config, quantization_of, stays_quantized
 from .gguf_file import GgufTensor, open_gguf
 from .gguf_tensors import headers_of, interleaved_rows, numbers_of, weights_of
 from .gguf_tokenizer import gguf_tokenizer
-from .model_files import Array
 from .quantized_tensors import weight_of
 from .safetensors_folder import TensorInfo
 from .tokenizer import Tokenizer

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..engine.request_times import TokenTimes
+from tiny_llm_common.events import TokenTimes
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,7 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from tiny_llm_common.packed_inputs import PackedInputs
+from tiny_llm_common.packed_model import PackedInputs
 from tiny_llm_given.mlx.paged_kv_cache import TinyKvPagedPool
 
 from .packed_attention import packed_attention, packed_mask

@@ -2,8 +2,11 @@
 
 from collections import abc
 
-from tiny_llm_common.packed_model import PackedBatch
+from tiny_llm_common import packed_model
+from tiny_llm_common.packed_model import PackedBatch, PackedInputs
 from tiny_llm_common.scheduled import Scheduled
+
+from ..blocks.flat_blocks import flat_blocks
 
 
 def pack(plan: abc.Sequence[Scheduled]) -> PackedBatch:
@@ -18,3 +21,13 @@ def pack(plan: abc.Sequence[Scheduled]) -> PackedBatch:
     raise NotImplementedError("week 3 day 3 task 2: pack")
     # END TASK
     return batch
+
+
+def inputs_of(batch: PackedBatch, page_size: int, pad_block: int, window: int | None = None) -> PackedInputs:
+    """What a model computes of a batch, as lists, with the pages that `flat_blocks` lists. Given.
+
+    Args:
+        page_size, pad_block: of the pools.
+        window: how many tokens are seen in layers with a sliding window; None if the model has no such layers.
+    """
+    return packed_model.inputs_of(batch, page_size, pad_block, window, flat_blocks)

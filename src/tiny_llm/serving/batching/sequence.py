@@ -4,7 +4,7 @@ from collections import abc
 from typing import Any
 
 from tiny_llm_common.sampling import SamplingParams
-from tiny_llm_common.sequence_state import SequenceState
+from tiny_llm_common.scheduled import SequenceState
 
 
 class Sequence(SequenceState):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tiny_llm_common.packed_inputs import FlatBlocks
+from tiny_llm_common.packed_model import FlatBlocks
 
 
 def flat_blocks(

@@ -7,7 +7,8 @@ import numpy as np
 
 from ...engine.loading import load_checkpoint
 from ...engine.port import Port
-from ...model.tokenizer import Tokenizer, load_tokenizer
+from ...model.hub import load_tokenizer
+from ...model.tokenizer import Tokenizer
 from ...repo import MODELS
 from ...solution_types import Array
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ...engine.loading import load_checkpoint
 from ...engine.port import Port
-from ...model.tokenizer import load_tokenizer
+from ...model.hub import load_tokenizer
 from ...solution_types import ServingPackage
 from ...trace.prompts import rendered
 from ...trace.serve import CountedModel

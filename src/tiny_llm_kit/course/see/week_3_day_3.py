@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ...engine.loading import load_checkpoint
 from ...engine.port import Port
-from ...model.tokenizer import load_tokenizer
+from ...model.hub import load_tokenizer
 from ...solution_types import AnswerSequence, Event, ServingPackage
 from ...trace.serve import EndlessTokenizer
 from ...trace.tables import figures_table

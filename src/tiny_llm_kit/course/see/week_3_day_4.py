@@ -12,11 +12,11 @@ import numpy as np
 from rich.console import Console
 
 from ...engine.loading import load_checkpoint
-from ...engine.padding_waste import PaddingWaste
+from ...engine.packed_runner import PaddingWaste
 from ...engine.port import Port
 from ...engine.profiling.engine_profiling import profiling_batch
 from ...engine.profiling.kv_budget import kv_bytes_per_token
-from ...model.tokenizer import load_tokenizer
+from ...model.hub import load_tokenizer
 from ...solution_types import Buckets, Event, PackedBatch, Sampled, ServingPackage
 from ...trace.serve import EndlessTokenizer
 from ...trace.simulation.simulated_model import SimulatedPackedModel

@@ -13,10 +13,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from tiny_llm_given.native.arrays import of_numpy
-from tiny_llm_given.native.product import packed_shape
+from tiny_llm_given.native.kernel import available_threads, of_numpy, packed_shape
 from tiny_llm_given.native.read_memory import read_memory
-from tiny_llm_given.native.threads import available_threads
 
 from ...engine.port import Port
 from ...trace.samples import medians

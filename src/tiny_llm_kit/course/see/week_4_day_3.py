@@ -13,7 +13,8 @@ from rich.text import Text
 
 from ...engine.loading import load_checkpoint
 from ...engine.port import Port
-from ...model.tokenizer import Tokenizer, load_tokenizer
+from ...model.hub import load_tokenizer
+from ...model.tokenizer import Tokenizer
 from ...solution_types import AnswerSequence, HybridScheduler
 from ...trace.tables import figures_table
 from ...trace.text import harmless

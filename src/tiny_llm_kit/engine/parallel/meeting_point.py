@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from ..other_ranks import RankError
+from ..packed_runner import RankError
 from .channel import Channel
 
 # The environment of a process that the engine starts holds a `Contact` here.

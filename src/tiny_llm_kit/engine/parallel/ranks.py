@@ -12,7 +12,7 @@ from queue import Empty, Queue
 from typing import Any
 
 from ...solution_types import Bucket, PackedBatch
-from ..other_ranks import OtherRanks, RankError
+from ..packed_runner import OtherRanks, RankError
 from .channel import Channel, step_message
 
 PATIENCE_SECONDS = 10.0  # without a heartbeat

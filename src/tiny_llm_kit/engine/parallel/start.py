@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from ...solution_types import Group
 from ..job import Job
-from ..other_ranks import OtherRanks
+from ..packed_runner import OtherRanks
 from ..port import Port
 from .follower import follow
 from .meeting_point import KEY_LENGTH, Contact, MeetingPoint, start_process

@@ -2,8 +2,7 @@
 
 from ...solution_types import Array, Network, PackedBatch, ServingPackage, StepProfile
 from ..engine_options import EngineLimits, EngineOptions
-from ..other_ranks import OtherRanks
-from ..packed_runner import PackedRunner
+from ..packed_runner import OtherRanks, PackedRunner
 from ..port import Port
 from .kv_budget import blocks_that_fit, check_pool, kv_bytes_per_token
 from .step_timer import SIZES, StepTimer, fit_line

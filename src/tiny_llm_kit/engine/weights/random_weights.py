@@ -4,8 +4,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...model.config import ModelConfig, read_config
-from ...model.detokenizer import StreamDetokenizer
 from ...model.quantization import WeightQuantizer
+from ...model.tokenizer import StreamDetokenizer
 from ...repo import MODELS
 from ..backend import Backend
 

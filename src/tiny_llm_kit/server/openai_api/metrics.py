@@ -8,8 +8,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from tiny_llm_common.events import RequestTimes
+
 from ...engine.llm_engine import LLMEngine
-from ...engine.request_times import RequestTimes
 from ...solution_types import Event
 
 # Bounds of the histograms' buckets, as vLLM has them.

@@ -5,7 +5,8 @@ from fnmatch import fnmatchcase
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ...engine.request_times import TokenTimes
+from tiny_llm_common.events import TokenTimes
+
 from ...solution_types import (
     AnswerSequence,
     BlockAllocator,

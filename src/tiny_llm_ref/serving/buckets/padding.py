@@ -1,21 +1,7 @@
 """Padding: the lists of a packed batch at the lengths of a bucket, so that no row and no key of the batch changes."""
 
-from tiny_llm_common.packed_inputs import PackedInputs, PastReads
-from tiny_llm_common.packed_model import Bucket, PackedBatch
+from tiny_llm_common.packed_model import Bucket, PackedInputs, PastReads
 from tiny_llm_common.padding import NOTHING, pad_blocks, pad_chunk_reads, pad_to
-from tiny_llm_given.serving import packed_inputs
-
-from ..blocks.flat_blocks import flat_blocks
-
-
-def inputs_of(batch: PackedBatch, page_size: int, pad_block: int, window: int | None = None) -> PackedInputs:
-    """What a model computes of a batch, as lists, with the pages that `flat_blocks` lists. Given.
-
-    Args:
-        page_size, pad_block: of the pools.
-        window: how many tokens are seen in layers with a sliding window; None if the model has no such layers.
-    """
-    return packed_inputs.inputs_of(batch, page_size, pad_block, window, flat_blocks)
 
 
 def pad_decode_reads(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tiny_llm_common.request_queue import FifoQueue, RequestQueue
+from tiny_llm_common.request_life import FifoQueue, RequestQueue
 
 from .paused_prefills import PausedPrefills
 from .request import Request
