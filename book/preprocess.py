@@ -7,6 +7,7 @@ be rendered stays visible in the page as `<span class="book-error">`, and `pdm r
 import json
 import sys
 
+import folds
 import formulas
 import hints
 import search_marks
@@ -29,7 +30,7 @@ def preprocess(book):
     pages = {chapter["path"]: chapter for chapter in chapters(book["items"])}
     glossary = pages[terms.GLOSSARY]["content"] if terms.GLOSSARY in pages else ""
     for path, chapter in pages.items():
-        text = hints.number(task_commands.add(signatures.expand(chapter["content"])))
+        text = hints.number(task_commands.add(signatures.expand(folds.fold(chapter["content"]))))
         text = terms.link(formulas.render(text, to_mathml), path, glossary)
         chapter["content"] = search_marks.mark(text)
     search_marks.name_weeks(book["items"])

@@ -26,6 +26,7 @@ from .length import above
 from .minutes import TOTAL
 
 VISIBLE, FOLDED = 135_000, 30_000  # words of all built pages
+NOT_SEEN = {"script", "style", "title"}  # the title of a drawing is for screen readers
 MARKS = "\ue000\ue001"  # of `search_marks.py`, which no browser shows
 WITHOUT_END = {"br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
 
@@ -63,7 +64,7 @@ class _Counter(HTMLParser):
             pass
 
     def handle_data(self, data):
-        if "main" not in self.open or {"script", "style"} & {*self.open} or data in MARKS:
+        if "main" not in self.open or NOT_SEEN & {*self.open} or data in MARKS:
             return
         depth = self.open.count("details") - ("summary" in self.open)
         if depth or "other-port" in self.open:

@@ -24,6 +24,7 @@ from tiny_llm_kit.repo import BOOK, ROOT
 
 sys.path.insert(0, str(BOOK))  # the preprocessor is no package: any Python can run it
 import cpp_signatures
+import folds
 import formulas
 import hints
 import math_font
@@ -348,6 +349,36 @@ def test_a_signature_is_shown_for_both_ports_if_they_differ(asked, tmp_path, mon
     assert same == "```python\ndef same(x: int):\n```" and "<div" not in only
     other = {"mlx_backend": "torch_only", "torch_backend": "mlx_only"}[asked]
     assert "book-error" in signatures.expand(f"{{{{#signature {asked}/a.py {other}}}}}")
+
+
+# ---- what folds
+
+
+def test_messages_and_readings_fold():
+    items = "- *“one”*: a\n  cause.\n\n- *“two”*: another.\n"
+    page = (
+        f"# Title\n\n## Prove\n\nYou meet:\n\n{items}\nMore.\n\n## See\n\n{items}\n## Readings\n\n- a\n- b\n"
+    )
+    folded = folds.fold(page + '\n<p class="not-run">Not here.</p>\n')
+    assert re.findall(r"<details class=.*?</details>", folded, re.DOTALL) == [
+        f'<details class="messages">\n<summary>Messages and their causes</summary>\n\n{items}\n</details>',
+        '<details class="readings">\n<summary>2 texts</summary>\n\n- a\n- b\n\n</details>',
+    ]
+    assert folded.endswith('</details>\n\n\n<p class="not-run">Not here.</p>\n')
+    assert "</details>\n\nMore.\n" in folded and folds.fold("# No day\n\ntext\n") == "# No day\n\ntext\n"
+
+
+def test_the_end_of_a_long_screen_folds():
+    tag, lines = '<pre class="screen" tabindex="0">', [f"<b>{number}</b>" for number in range(50)]
+    assert folds.fold(whole := f"{tag}{'|'.join(lines)}\n</pre>\n") == whole
+    for empty in ([], [9], [9, 14, 30, 40]):
+        text = "\n".join("" if number in empty else line for number, line in enumerate(lines))
+        shown = folds.fold(f"text\n\n{tag}{text}\n</pre>\n")
+        first = 30 if 30 in empty else 19
+        assert shown.index("</pre>") < shown.index("more lines") < shown.index(f"<b>{first + 1}</b>")
+        assert shown.count(tag) == 2 and [line for line in lines if line in shown] == [
+            line for number, line in enumerate(lines) if number not in empty
+        ]
 
 
 # ---- the glossary

@@ -64,7 +64,9 @@ class WeightQuantizer:
         step would dequantise the table, which is also the head, and on CUDA and a Gaudi every matrix of a layer.
         """
         device = self.port.device
-        return bits == 4 or device == "gpu" or bool(self.rounds(bits)) or (device == "cpu" and name != EMBEDDING)
+        return (
+            bits == 4 or device == "gpu" or bool(self.rounds(bits)) or (device == "cpu" and name != EMBEDDING)
+        )
 
     def rounds(self, bits: int) -> str:
         """What activations are rounded to for matrices of this many bits: "int8", "int16", or "" for nothing."""

@@ -1,0 +1,55 @@
+"""Folds what a reader needs now and then: messages of failing tests, readings, and the end of a long screen.
+
+A day says what to do; these are long, and one click away. Nothing is to be written for it in a page.
+"""
+
+import re
+
+SECTION = re.compile(r"^(## [^\n]*\n)", re.MULTILINE)
+# The list of a section "Prove" whose items quote messages, or its table of messages.
+MESSAGES = re.compile(r"^(?:- +\*[“\"`].*?|\| *Message.*?)(?=^\S(?<![-|])|\Z)", re.MULTILINE | re.DOTALL)
+BADGE = re.compile(r'\n<p class="not-run">|\Z')
+SCREEN = re.compile(r'^(<pre class="screen"[^>]*>)(.*?)\n</pre>$', re.MULTILINE | re.DOTALL)
+WINDOW, LEAST = 38, 12  # lines: of a screen that is shown whole, and of the part of a longer one that is
+
+
+def fold(text):
+    head, *sections = SECTION.split(text)
+    for at in range(0, len(sections), 2):
+        heading, body = sections[at].strip(), sections[at + 1]
+        if heading == "## Prove":
+            sections[at + 1] = MESSAGES.sub(messages, body, count=1)
+        elif heading == "## Readings":
+            sections[at + 1] = readings(body)
+    return SCREEN.sub(screen, "".join([head, *sections]))
+
+
+def details(kind, summary, body):
+    return f'<details class="{kind}">\n<summary>{summary}</summary>\n\n{body}\n\n</details>\n\n'
+
+
+def messages(match):
+    return details("messages", "Messages and their causes", match[0].strip())
+
+
+def readings(body):
+    end = BADGE.search(body).start()
+    count = len(re.findall(r"^- ", body, re.MULTILINE))
+    return (
+        "\n"
+        + details("readings", f"{count} texts" if count > 1 else "One text", body[:end].strip())
+        + body[end:]
+    )
+
+
+def screen(match):
+    """A long screen is cut between two of its parts, at an empty line, or in the middle of a window."""
+    tag, lines = match[1], match[2].split("\n")
+    if len(lines) <= WINDOW:
+        return match[0]
+    empty = [at for at in range(LEAST, min(WINDOW, len(lines) - LEAST)) if not lines[at].strip()]
+    between_parts = [at for at in empty if not lines[at + 1].strip()]
+    cut = max(between_parts or empty, default=WINDOW // 2)
+    first, rest = "\n".join(lines[:cut]), "\n".join(lines[cut:]).strip("\n")
+    count = rest.count("\n") + 1
+    return f"{tag}{first}\n</pre>\n\n" + details("rest", f"{count} more lines", f"{tag}{rest}\n</pre>")
