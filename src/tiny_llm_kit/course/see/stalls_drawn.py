@@ -16,6 +16,7 @@ from ...trace.trace import WHOLE, Lane, Trace
 from ...trace.workload import LONG, RUNNING, RequestSpec, Workload, decode_heavy
 from .shared import simulated
 
+NARROW = 44  # columns that a telephone shows without scrolling
 STEPS = (32, 128, 512, None)
 CHUNK = 4
 # The third one arrives when both others have begun.
@@ -32,8 +33,10 @@ STYLES = {"!": "bold red", "·": "dim", "-": "dim"}
 
 def show_timelines(names: ServingPackage, console: Console) -> None:
     """Draw the same requests before and after."""
-    console.print("A and B decode. C arrives with a prompt of 22 tokens. Time runs to the right.")
-    console.print("ABC  a prompt   abc  a new token   -  queued   ·  waits as agreed   !  stalls\n")
+    console.print(
+        "A and B decode. C arrives with a prompt of 22 tokens. Time runs to the right.", width=NARROW
+    )
+    console.print("\nABC  a prompt   abc  a new token\n-  queued   ·  waits as agreed   !  stalls\n")
     for title, chunk in (("before: the whole prompt in one step", WHOLE), ("after: chunks of 4", CHUNK)):
         console.print(title, style="bold")
         for line in timeline(names, DRAWN, chunk):
@@ -80,10 +83,11 @@ def show_stalls(names: ServingPackage, console: Console) -> None:
     """Print the chapter's prediction, and the counted stalls."""
     long = decode_heavy(2048)
     pieces = -(-2048 // long.promise)
-    console.print(f"{long.says};")
-    console.print(f"{long.promise} tokens between two decode steps are promised.")
-    console.print(f"predicted without chunks: ⌈2,048 / {long.promise}⌉ − 1 = {pieces - 1} stall steps\n")
-    table = figures_table("chunk", "stall steps, counted", "longest gap, simulated ms")
+    console.print(
+        f"{long.says}; {long.promise} tokens between two decode steps are promised.\n", width=NARROW
+    )
+    console.print(f"predicted without chunks:\n⌈2,048 / {long.promise}⌉ − 1 = {pieces - 1} stall steps\n")
+    table = figures_table("chunk", "stalls", "longest gap, simulated ms")
     for step in STEPS:
         trace = simulated(names, measured_cost(), long, step)
         table.add_row(shown(step), str(trace.stall_steps), f"{1000 * (trace.longest_gap or 0.0):.1f}")
@@ -93,9 +97,11 @@ def show_stalls(names: ServingPackage, console: Console) -> None:
 def show_mask(b: Port, console: Console) -> None:
     """Draw the mask of a chunk."""
     start, size, total = 3, 3, 10
-    console.print(f"A chunk of {size} tokens after {start} others, in a cache of {total} keys.")
-    console.print(f"Row: a query. Column: a key. {VISIBLE} it may look, {HIDDEN} it may not.\n")
+    console.print(f"A chunk of {size} tokens after {start} others, in a cache of {total} keys.", width=NARROW)
+    console.print(
+        f"Row: a query at its position. Column: a key.\n{VISIBLE} it may look, {HIDDEN} it may not.\n"
+    )
     mask = b.numpy(b.chunked_attention_mask(start, size, total, b.dtype("float32")))
     for query, row in enumerate(mask):
         cells = "".join(f" {VISIBLE if value == 0 else HIDDEN}" for value in row)
-        console.print(f"query {query}, position {start + query} {cells}")
+        console.print(f"query {query} at {start + query} {cells}")

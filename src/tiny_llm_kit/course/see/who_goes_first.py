@@ -8,7 +8,7 @@ from ...trace.tables import figures_table
 from ...trace.trace import WHOLE, Lane, Trace
 from ...trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
 from .shared import simulated
-from .stalls_drawn import CHUNK, timeline
+from .stalls_drawn import CHUNK, NARROW, timeline
 
 # D arrives while the first chunk of C runs.
 DRAWN = Workload(
@@ -44,8 +44,8 @@ PATIENCE, SHORT_PROMPTS, LONG_TOKENS = (1, 2, 4, 8), 12, 1024
 
 def show_timelines(names: ServingPackage, console: Console) -> None:
     """Draw the same requests under each policy."""
-    console.print("A decodes. C arrives with a prompt of 22 tokens, and then D with 3 tokens.")
-    console.print("-  queued or paused    ·  waits as agreed    !  stalls\n")
+    console.print("A decodes. C arrives with a prompt of 22 tokens, and then D with 3 tokens.", width=NARROW)
+    console.print("\n-  queued or paused\n·  waits as agreed   !  stalls\n")
     for name, chunk, turns in POLICIES:
         console.print(name, style="bold")
         for line in timeline(names, DRAWN, chunk or CHUNK, **turns):
@@ -55,13 +55,14 @@ def show_timelines(names: ServingPackage, console: Console) -> None:
 
 def show_two_promises(names: ServingPackage, console: Console) -> None:
     """Show the scene of Predict: what readers are promised, and the first words of the two arrivals."""
-    console.print(f"{PREDICTED.says}.")
-    console.print("Each token takes a unit of time. First words: counted from the next step on.\n")
-    table = figures_table("", "stalls", "longest gap", "first word, long", "first word, hello")
+    console.print(f"{PREDICTED.says}. Each token takes a unit of time.", width=NARROW)
+    console.print("First words of “long” and “hello”: counted from the next step on.\n", width=NARROW)
+    table = figures_table("", "stalls", "longest gap", "long", "hello")
     for name, chunk, turns in POLICIES:
         trace = simulated(names, PER_TOKEN, PREDICTED, chunk or PREDICTED.promise, **turns)
         first = [_first_word(trace, trace.named(lane)) for lane in ("long", "hello")]
-        table.add_row(name, *(f"{n:,.0f}" for n in (trace.stall_steps, trace.longest_gap, *first)))
+        figures = (f"{n:,.0f}" for n in (trace.stall_steps, trace.longest_gap, *first))
+        table.add_row(name.removeprefix("chunks, ").removeprefix("with "), *figures)
     console.print(table)
 
 
@@ -75,9 +76,11 @@ def show_patience(names: ServingPackage, console: Console) -> None:
     """Show how many short prompts pass a long one while they keep coming."""
     short = tuple(RequestSpec(SHORT, 8, 1, call, f"s{call}") for call in range(SHORT_PROMPTS))
     workload = Workload("passing", "", (RequestSpec(LONG, LONG_TOKENS, 2, name="long"), *short))
-    console.print(f"A prompt of {LONG_TOKENS:,} tokens, chunks of {workload.promise}, and a new prompt of 8")
-    console.print(f"tokens in each of the first {SHORT_PROMPTS} calls of the model:\n")
-    table = figures_table("patience", "short ones that pass", "first word, long")
+    arrivals = f"a new prompt of 8 tokens in each of the first {SHORT_PROMPTS} calls of the model"
+    console.print(
+        f"A prompt of {LONG_TOKENS:,} tokens, chunks of {workload.promise}, and {arrivals}:\n", width=NARROW
+    )
+    table = figures_table("patience", "short ones pass", "first word, long")
     for patience in PATIENCE:
         trace = simulated(names, PER_TOKEN, workload, workload.promise, pause_prefill=True, patience=patience)
         long = trace.named("long")
