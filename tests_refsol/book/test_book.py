@@ -800,6 +800,22 @@ def test_the_last_chapter_names_functions_that_are_there():
                 assert re.search(rf"\b(def|class|int) {name}\b", text), (file, name)
 
 
+GIVEN = re.compile(r'<div class="given">\n(.*?)</div>', re.DOTALL)
+PLACE = re.compile(r"^((?:(?!: ).)*): .*\(`([\w/]+\.py)`", re.DOTALL)
+
+
+def test_what_is_given_is_in_the_file_that_the_page_names():
+    boxes = [
+        box for page in sorted((BOOK / "src").glob("*.md")) for box in GIVEN.findall(page.read_text("utf-8"))
+    ]
+    items = [match for box in boxes for item in box.split("\n- ") if (match := PLACE.match(item))]
+    assert len(items) > 15
+    for names, file in (match.groups() for match in items):
+        text = "".join(path.read_text(encoding="utf-8") for path in SOURCES.rglob(file))
+        for name in re.findall(r"`(?:\w+\.)*(\w+)", names):
+            assert re.search(rf"\b{name}\b", text), f"{name} is not in {file}"
+
+
 # ---- scripts
 
 
