@@ -1,16 +1,16 @@
 """The roofline widget in Python: its models and devices, and a static picture.
 
-Nothing is typed that the project knows: shapes are those of Day 2.2's screen, a measured device is a sealed result.
+Nothing is typed that the project knows: the smallest shapes are read, a measured device is a sealed result.
 """
 
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from benchmarks.latency_report import roof
 from tiny_llm_kit.course.see.week_1_day_5 import parameters
-from tiny_llm_kit.course.see.week_2_day_2 import MODELS
-from tiny_llm_kit.engine.weights.random_weights import shape
+from tiny_llm_kit.engine.weights.random_weights import QWEN3_06B, shape
 from tiny_llm_kit.trace.provenance import RESULTS
 
 from .widget import scripts
@@ -18,6 +18,21 @@ from .widget import scripts
 WIDTH = 620
 # Bits of a weight of the layers with its share of scale and bias, as on Day 2.2; the head stays in bf16.
 BITS = {"bf16": 16, "8 bits": 8 + 32 / 64, "4 bits": 4 + 32 / 32}
+# As their config.json on the hub says.
+MODELS = {
+    "Qwen3-0.6B": QWEN3_06B,
+    "Qwen3-4B": replace(
+        QWEN3_06B, hidden_size=2560, num_hidden_layers=36, num_attention_heads=32, intermediate_size=9728
+    ),
+    "Qwen3-8B": replace(
+        QWEN3_06B,
+        hidden_size=4096,
+        num_hidden_layers=36,
+        num_attention_heads=32,
+        intermediate_size=12288,
+        tie_word_embeddings=False,
+    ),
+}
 # Qwen3-30B-A3B, as its config.json on the hub says: 48 layers, E 2048, 128 experts of 768, 8 of them for a token.
 MIXTURE = {
     "layers": 48 * 2048 * (2 * (32 + 4) * 128 + 128),

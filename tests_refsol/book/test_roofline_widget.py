@@ -1,4 +1,4 @@
-"""The roofline widget: its figures are those of the screens and of sealed results, and every choice is drawn."""
+"""The roofline widget: its figures are those of the pages and of sealed results, and every choice is drawn."""
 
 import json
 import re
@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 import pytest
 
 from book.tools import roofline_widget, screen_files, screens, widget
-from tiny_llm_kit.course.see.week_2_day_2 import MODELS, bytes_per_token
 from tiny_llm_kit.course.see.week_4_day_2 import expected_experts
 
 TABLE = json.loads(roofline_widget.table())
@@ -34,12 +33,13 @@ def step(run, **change) -> dict:
     return run(f"roofline.step({json.dumps(TABLE)}, {json.dumps(at(**change))})")
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("bits", TABLE["bits"])
-def test_a_step_reads_what_the_screen_of_day_2_2_says(run, model, bits):
-    read = bytes_per_token(MODELS[model], TABLE["bits"][bits])
-    norms = 2 * 310_000  # at most; the widget leaves them out
-    assert 0 <= read - step(run, model=model, bits=bits)["bytes"] < norms
+@pytest.mark.parametrize(
+    ("model", "gigabytes"),
+    [("Qwen3-0.6B", (1.19, 0.78, 0.59)), ("Qwen3-4B", (8.04, 4.64, 3.05)), ("Qwen3-8B", (15.14, 8.63, 5.59))],
+)
+def test_a_step_reads_every_layer_and_the_head(run, model, gigabytes):
+    read = [step(run, model=model, bits=bits)["bytes"] / 1e9 for bits in TABLE["bits"]]
+    assert read == pytest.approx(gigabytes, abs=0.006)
 
 
 def test_a_step_takes_the_longer_of_reading_and_computing(run):

@@ -1,49 +1,25 @@
-"""The screen of Day 2.2: a ruler and its marks, what each format costs, and how many bytes a token has to read."""
-
-from dataclasses import replace
+"""The screen of Day 2.2: a ruler and its marks, and what each format costs."""
 
 import numpy as np
 from rich.console import Console
 
 from ...engine.loading import load_checkpoint
 from ...engine.port import Port
-from ...engine.weights.random_weights import QWEN3_06B
-from ...model.config import ModelConfig
-from .week_1_day_5 import SHIPPED, parameters
+from .week_1_day_5 import SHIPPED
 
 MATRIX = "model.layers.0.mlp.down_proj.weight"
 FORMATS = ((128, 8), (64, 8), (32, 8), (128, 4), (64, 4), (32, 4))
 GROUP_SIZE, BITS = 32, 4
 SHOWN = 8  # numbers of a group
-BANDWIDTH = 100e9  # bytes per second; an assumption, of the size that laptops with fast memory have
-# As their config.json on the hub says.
-MODELS = {
-    "Qwen3-0.6B": QWEN3_06B,
-    "Qwen3-4B": replace(
-        QWEN3_06B, hidden_size=2560, num_hidden_layers=36, num_attention_heads=32, intermediate_size=9728
-    ),
-    "Qwen3-8B": replace(
-        QWEN3_06B,
-        hidden_size=4096,
-        num_hidden_layers=36,
-        num_attention_heads=32,
-        intermediate_size=12288,
-        tie_word_embeddings=False,
-    ),
-}
 
 
 def show(b: Port, console: Console) -> None:
-    """Quantise a matrix of the shipped model, then count bytes."""
+    """Quantise a matrix of the shipped model."""
     w = load_checkpoint(SHIPPED, b.name, b.device, "bfloat16").weight(MATRIX, 192, 512)
     console.print(f"{MATRIX}: {SHOWN} of a group of {GROUP_SIZE}, in {BITS} bits\n")
     _group(b, w, console)
     console.print("\nThe whole matrix, 192 × 512, with scales and biases in bf16:\n")
     _formats(b, w, console)
-    console.print("\nWhat a token reads: every layer and the head, once. The head stays in bf16;")
-    console.print("the layers' matrices have groups of 64 in 8 bits and of 32 in 4 bits. Tokens per")
-    console.print(f"second are at most bandwidth / bytes, at an assumed {BANDWIDTH / 1e9:.0f} GB/s.\n")
-    _roofline(console)
 
 
 def _group(b: Port, w, console: Console) -> None:
@@ -78,21 +54,3 @@ def _formats(b: Port, w, console: Console) -> None:
         console.print(
             f"{bits:>6}{group_size:>8}{stored:>18.2f}{error.max():>15.5f}{error.mean():>14.6f}{100 * share:>14.2f} %"
         )
-
-
-def _roofline(console: Console) -> None:
-    columns = "".join(f"{name:>22}" for name in ("bf16", "8 bits", "4 bits"))
-    console.print(f"{'':>12}{columns}", style="bold")
-    for name, config in MODELS.items():
-        sizes = [bytes_per_token(config, bits) for bits in (16, 8 + 32 / 64, 4 + 32 / 32)]
-        cells = (f"{size / 1e9:>9.2f} GB {BANDWIDTH / size:>6.0f} /s" for size in sizes)
-        console.print(f"{name:>12}" + "".join(cells))
-
-
-def bytes_per_token(config: ModelConfig, bits: float) -> float:
-    """What a decode step reads, with `bits` for each weight of the layers' matrices and bf16 for the rest."""
-    parts = parameters(config)
-    head = (
-        config.vocab_size * config.hidden_size
-    )  # a tied table is read whole as the head; of the embedding one row is
-    return (parts["attention"] + parts["MLP"]) * bits / 8 + 2 * (head + parts["norms"])
