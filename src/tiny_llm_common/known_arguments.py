@@ -19,6 +19,7 @@ def check_argument(name: str, value: Any, values: tuple[Any, ...], reason: str) 
         ValueError: it would; the line gives the reason.
     """
     value = str(value) if isinstance(value, PathLike) else value
+    value = list(value) if isinstance(value, (tuple, set)) else value
     if (
         value is None
         or values is ANYTHING
@@ -71,7 +72,7 @@ OF_SAMPLING = table(
     ("best_of", (1,), "n answers are computed and returned"),
     ("use_beam_search early_stopping", (False,), "there is no beam search"),
     ("length_penalty", (1.0, 1), "there is no beam search"),
-    ("prompt_logprob_token_ids prompt_logprob_start logprob_token_ids", ((),), "logprobs are of the likeliest tokens"),
+    ("prompt_logprob_token_ids prompt_logprob_start logprob_token_ids", ([],), "logprobs are of the likeliest tokens"),
     ("flat_logprobs", (False,), "logprobs are a dict for each token"),
     ("detokenize", (True,), ITS_TEXT),
     ("spaces_between_special_tokens", (True,), "special tokens are written as they are"),
@@ -80,8 +81,8 @@ OF_SAMPLING = table(
     ("skip_clone output_text_buffer_length", ANYTHING, "it is internal to vLLM"),
     ("guided_decoding", (), "it is called structured_outputs now"),
     ("allowed_token_ids", (), "logit_bias or structured_outputs say what may be drawn"),
-    ("bad_words", ([], ()), "logit_bias says what may not be drawn"),
-    ("logits_processors", ([], ()), "logits are not changed by callers"),
+    ("bad_words", ([],), "logit_bias says what may not be drawn"),
+    ("logits_processors", ([],), "logits are not changed by callers"),
     ("extra_args", ({},), "there are no plugins"),
     ("skip_reading_prefix_cache", (False,), "enable_prefix_caching is an option of LLM"),
     ("thinking_token_budget", (-1,), "a thought is a part of the text"),

@@ -7,33 +7,11 @@ and stand for any object at run time. They hold for the learner's package too: i
 from typing import TYPE_CHECKING, Any
 
 __all__ = [
-    "AnswerSequence",
-    "Array",
-    "BatchCache",
-    "BlockAllocator",
-    "BlockTable",
-    "Bucket",
-    "Buckets",
-    "Event",
-    "Group",
-    "HybridScheduler",
-    "KvCache",
-    "Network",
-    "PackedBatch",
-    "PackedModel",
-    "Part",
-    "Piece",
-    "PortNames",
-    "Request",
-    "RequestStream",
-    "Sampled",
-    "SamplingParams",
-    "ServingModel",
-    "ServingPackage",
-    "Shard",
-    "StepProfile",
+    "AnswerSequence", "Array", "BatchCache", "BlockAllocator", "BlockTable", "Bucket", "Buckets", "Event", "Group",
+    "HybridScheduler", "KvCache", "Network", "PackedBatch", "PackedModel", "Part", "Piece", "PortNames", "Request",
+    "RequestStream", "Sampled", "SamplingParams", "ServingModel", "ServingPackage", "Shard", "StepProfile",
     "StructuredOutputsParams",
-]
+]  # fmt: skip
 
 Array = Any  # of the port's library: the two array types have nothing in common that could be named
 

@@ -8,7 +8,7 @@ import pytest
 
 from tiny_llm_kit.commands import serve
 from tiny_llm_kit.engine.engine_options import EngineOptions
-from tiny_llm_kit.engine.vllm_arguments import ARGUMENTS
+from tiny_llm_kit.engine.vllm_arguments import ARGUMENTS, SERVER_ARGUMENTS
 from tiny_llm_kit.model.hub import load_tokenizer
 from tiny_llm_kit.server import vllm_flags
 from tiny_llm_kit.server.arguments import server_options
@@ -88,7 +88,7 @@ def test_flags_that_would_change_something_are_refused_with_the_reason(line, say
 def test_every_flag_of_the_tables_is_known_and_no_option_of_ours_is_hidden(capsys):
     """Each name, alone or with a value, is an option, has no effect, or is refused; "unrecognized" never."""
     options = vllm_flags.known_options(serve.parser())
-    for name, (values, _) in {**ARGUMENTS, **vllm_flags.SERVER_ARGUMENTS}.items():
+    for name, (values, _) in {**ARGUMENTS, **SERVER_ARGUMENTS}.items():
         flag = f"--{name.replace('_', '-')}"
         if flag in options:
             continue

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..engine.vllm_arguments import ANYTHING, ARGUMENTS, check_argument
+from tiny_llm_common.known_arguments import check_argument
+
+from ..engine.vllm_arguments import ALONE, ARGUMENTS, DTYPES, SERVER_ARGUMENTS
 
 PREFIX = "TINY_LLM_SERVE_"  # of variables: TINY_LLM_SERVE_MAX_NUM_SEQS is --max-num-seqs
 YAML = (".yaml", ".yml")
-DTYPES = {"half": "float16", "float": "float32"}
 OTHER_NAMES = {
     "-tp": "--tensor-parallel-size",
     "-pp": "--pipeline-parallel-size",
@@ -25,58 +26,6 @@ OTHER_NAMES = {
     "--quantization": "--quantize",
     "--num-gpu-blocks-override": "--num-blocks",
 }
-ONE_PROCESS = "one process serves HTTP; --replicas N starts more engines"
-NO_DOCS = "there are no pages of documentation; /openapi.json is the schema"
-NO_PLUGINS = "nothing is imported by name"
-NO_PROMPTS = "prompts and answers are never logged"
-ALWAYS = "it is always so"
-# Of the HTTP side of `vllm serve`: names, the values that change nothing here, and the reason.
-ROWS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
-    ("headless data_parallel_supervisor", (False,), ONE_PROCESS),
-    ("api_server_count", (1,), ONE_PROCESS),
-    ("data_parallel_supervisor_port dp_supervisor_probe_interval_s", ANYTHING, ONE_PROCESS),
-    ("dp_supervisor_probe_timeout_s dp_supervisor_probe_failure_threshold", ANYTHING, ONE_PROCESS),
-    ("disable_uvicorn_access_log", ANYTHING, "there is none without --access-log"),
-    ("disable_access_log_for_endpoints", ANYTHING, "there is none without --access-log"),
-    ("log_config_file", (), "the form of the log is given"),
-    ("disable_log_requests max_log_len", ANYTHING, NO_PROMPTS),
-    ("enable_log_requests enable_log_outputs", (False,), NO_PROMPTS),
-    ("enable_log_deltas log_error_stack", ANYTHING, NO_PROMPTS),
-    ("disable_fastapi_docs enable_offline_docs", ANYTHING, NO_DOCS),
-    ("middleware", ([],), NO_PLUGINS),
-    ("tool_parser_plugin reasoning_parser_plugin", ("",), NO_PLUGINS),
-    ("tool_server", (), "clients call tools"),
-    ("enable_auto_tool_choice", ANYTHING, ALWAYS),
-    ("exclude_tools_when_tool_choice_none", (True,), ALWAYS),
-    ("enable_request_id_headers enable_prompt_tokens_details", (True,), ALWAYS),
-    ("enable_reasoning", ANYTHING, "--reasoning-parser, or the chat template, says so"),
-    ("response_role", ("assistant",), "answers are the assistant's"),
-    ("chat_template_content_format", ("auto", "string"), "templates get texts"),
-    ("trust_request_chat_template return_tokens_as_token_ids", (False,), "requests do not say so"),
-    ("enable_force_include_usage", (False,), "requests ask for it"),
-    ("enable_server_load_tracking enable_per_request_metrics", (False,), "/metrics has the load"),
-    ("enable_tokenizer_info_endpoint", (False,), "/tokenize and /detokenize are there"),
-    ("lora_modules prompt_adapters", (), "there are no adapters"),
-    ("enable_ssl_refresh", (False,), "start the server again for a new certificate"),
-    ("ssl_ciphers", (), "Python's own ciphers are used"),
-    ("h11_max_incomplete_event_size h11_max_header_count", ANYTHING, "headers have limits of their own"),
-    ("disable_frontend_multiprocessing enable_flash_late_interaction", ANYTHING, ONE_PROCESS),
-    ("fingerprint_mode fingerprint_value", ANYTHING, "answers have no such field"),
-    ("cohere_format cohere_is_reasoning_model", ANYTHING, "answers have no such form"),
-)  # fmt: skip
-SERVER_ARGUMENTS = {name: (values, reason) for names, values, reason in ROWS for name in names.split()}
-# Flags that stand alone in vLLM, although any value changes nothing here; those of True and False are known by these.
-ALONE_ROWS = (
-    "trust_remote_code disable_log_requests use_v2_block_manager disable_custom_all_reduce disable_cascade_attn",
-    "disable_hybrid_kv_cache_manager disable_uvicorn_access_log disable_fastapi_docs enable_offline_docs",
-    "enable_auto_tool_choice enable_reasoning enable_log_deltas log_error_stack disable_async_output_proc",
-    "disable_frontend_multiprocessing multi_step_stream_outputs language_model_only aggregate_engine_logging",
-    "enable_flash_late_interaction cohere_is_reasoning_model enable_flashinfer_autotune skip_mm_profiling",
-    "disable_mm_preprocessor_cache use_tqdm_on_load enable_mfu_metrics cudagraph_metrics kv_cache_metrics",
-    "enable_layerwise_nvtx_tracing enable_logging_iteration_details fail_on_environ_validation numa_bind",
-    "enable_multimodal_encoder_data_parallel disable_nccl_for_dp_synchronization eplb_log_balancedness",
-)
-ALONE = frozenset(name for names in ALONE_ROWS for name in names.split())
 
 
 def expanded(

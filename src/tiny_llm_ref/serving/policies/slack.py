@@ -115,7 +115,7 @@ class SlackScheduler(PreemptingScheduler):
         if not ready:
             return most
         slack = self.slack()
-        if not plan:
+        if not self.mixed_steps:
             slack -= self.profile.seconds(ready, ready)
         tokens = self.profile.tokens_within(slack, len(plan), self.tile, most)
         return max(tokens - len(plan), min(self.tile, most - len(plan)))
