@@ -55,11 +55,12 @@ class _Counter(HTMLParser):
     def handle_starttag(self, tag, attrs):
         if tag in WITHOUT_END:
             return
-        other_port = dict(attrs).get("data-port") == "PyTorch"  # the tab of the first one is open
-        self.open.append("other-port" if other_port else tag)
+        values = dict(attrs)
+        other_port = values.get("data-port") == "PyTorch"  # the tab of the first one is open
+        self.open.append("other-port" if other_port else f"{tag} open" if "open" in values else tag)
 
     def handle_endtag(self, tag):
-        names = {tag, "other-port"} if tag == "div" else {tag}
+        names = {tag, f"{tag} open", "other-port" if tag == "div" else tag}
         while self.open and self.open.pop() not in names:
             pass
 
@@ -67,7 +68,7 @@ class _Counter(HTMLParser):
         if "main" not in self.open or NOT_SEEN & {*self.open} or data in MARKS:
             return
         depth = self.open.count("details") - ("summary" in self.open)
-        if depth or "other-port" in self.open:
+        if depth > 0 or "other-port" in self.open:
             self.words.folded += len(data.split())
         else:
             self.words.visible += len(data.split())

@@ -524,10 +524,10 @@ def test_words_of_a_built_page_are_visible_or_folded():
         "<nav>not the page</nav><main><p>three visible words<br></p><script>1 2</script>"
         "<svg><text>label</text></svg><details><summary>to open</summary>one two <details><summary>x</summary>y"
         '</details></details><div class="port-tabs"><div data-port="MLX"><div>a</div></div>'
-        '<div data-port="PyTorch"><div>b</div>c</div></div> end</main>'
+        '<div data-port="PyTorch"><div>b</div>c</div></div><details open>d</details> end</main>'
     )
     markdown = '<p class="day-facts">20 minutes · x</p> text'
-    assert page_words(markdown, page) == Words(source=6, visible=8, folded=6, minutes=20)
+    assert page_words(markdown, page) == Words(source=6, visible=9, folded=6, minutes=20)
 
 
 def test_no_page_is_longer_than_the_ceiling():
