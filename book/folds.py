@@ -1,4 +1,4 @@
-"""Folds what a reader needs now and then: messages of failing tests, readings, and the end of a long screen.
+"""Folds what a reader needs now and then: messages and remedies, readings, and the end of a long screen.
 
 A day says what to do; these are long, and one click away. Nothing is to be written for it in a page.
 """
@@ -6,11 +6,16 @@ A day says what to do; these are long, and one click away. Nothing is to be writ
 import re
 
 SECTION = re.compile(r"^(## [^\n]*\n)", re.MULTILINE)
+# A symptom in bold, and its remedy, in pages and sections of this name.
+TROUBLE = re.compile(r"^# Troubleshooting\n.*|^## Troubleshooting\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+SYMPTOM = re.compile(
+    r"^\*\*(?P<symptom>.+?)\*\*\s+(?P<remedy>.+?)(?=^\*\*|^#|^<p class|\Z)", re.MULTILINE | re.DOTALL
+)
 # The list of a section "Prove" whose items quote messages, or its table of messages.
 MESSAGES = re.compile(r"^(?:- +\*[“\"`].*?|\| *Message.*?)(?=^\S(?<![-|])|\Z)", re.MULTILINE | re.DOTALL)
 BADGE = re.compile(r'\n<p class="not-run">|\Z')
 SCREEN = re.compile(r'^(<pre class="screen"[^>]*>)(.*?)\n</pre>$', re.MULTILINE | re.DOTALL)
-WINDOW, LEAST = 38, 12  # lines: of a screen that is shown whole, and of the part of a longer one that is
+WINDOW, LEAST = 34, 12  # lines: of a screen that is shown whole, and of the part of a longer one that is
 
 
 def fold(text):
@@ -21,7 +26,8 @@ def fold(text):
             sections[at + 1] = MESSAGES.sub(messages, body, count=1)
         elif heading == "## Readings":
             sections[at + 1] = readings(body)
-    return SCREEN.sub(screen, "".join([head, *sections]))
+    text = TROUBLE.sub(lambda part: SYMPTOM.sub(remedy, part[0]), "".join([head, *sections]))
+    return SCREEN.sub(screen, text)
 
 
 def details(kind, summary, body):
@@ -30,6 +36,10 @@ def details(kind, summary, body):
 
 def messages(match):
     return details("messages", "Messages and their causes", match[0].strip())
+
+
+def remedy(match):
+    return details("remedy", f"\n\n{match['symptom']}\n\n", match["remedy"].strip())
 
 
 def readings(body):

@@ -368,6 +368,19 @@ def test_messages_and_readings_fold():
     assert "</details>\n\nMore.\n" in folded and folds.fold("# No day\n\ntext\n") == "# No day\n\ntext\n"
 
 
+def test_a_remedy_folds_under_its_symptom():
+    section = "Troubleshooting\n\n**It `hangs`.** Stop it:\n\n```sh\nkill\n```\n\n**It is slow.**\nWait.\n"
+    expected = [("It `hangs`.", "Stop it:\n\n```sh\nkill\n```"), ("It is slow.", "Wait.")]
+    for page in (f"# {section}", f"# Page\n\n**Bold.** text\n\n## {section}\n## Next\n\n**Bold.** text\n"):
+        folded = folds.fold(page)
+        found = re.findall(
+            r'<details class="remedy">\n<summary>\n\n(.*?)\n\n</summary>\n\n(.*?)\n\n</details>',
+            folded,
+            re.DOTALL,
+        )
+        assert found == expected and folded.count("**Bold.** text") == page.count("**Bold.** text")
+
+
 def test_the_end_of_a_long_screen_folds():
     tag, lines = '<pre class="screen" tabindex="0">', [f"<b>{number}</b>" for number in range(50)]
     assert folds.fold(whole := f"{tag}{'|'.join(lines)}\n</pre>\n") == whole
