@@ -28,7 +28,7 @@ SHAPES = {"Mixtral": (8, 2), "Qwen3-MoE": (128, 8)}  # X, k
 LAYER = (128, 8, 256, 192)  # X, k, E and F of the layer that is measured
 RANKS = (2, 4, 8)
 ROUNDS = 9
-MEASURED = (r"(?<=MB  )[ \d.]+", r"(?<=weights read) +(?=ms)")  # the times of a line, and the width of their column
+MEASURED = (r"(?<=MB  )[ \d.]+", r"(?<=weights read) +(?=ms)")  # times, and their column
 
 
 def show(b: Port, console: Console) -> None:
