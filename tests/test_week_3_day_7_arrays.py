@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from support.close import assert_close
+from support.lockstep import LockstepGroup
 from support.masks import assert_traces
 from support.packed import PackedServing
 from support.ranks import logits_of_two_steps, on_all_ranks, served_by, shards_of, stages_of
-from tiny_llm_kit.course.fakes.lockstep import LockstepGroup
 from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
 
 QWEN = small_model(

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.pipeline import Pipeline
+from support.routing_incident import MOST, ROUTED_CASES, RoutedRun, share_of_one
 from support.steps import steps_of
-from tiny_llm_kit.trace.incidents.routing import MOST, ROUTED_CASES, RoutedRun, share_of_one
 
 # Which heads of keys and values a rank holds.
 

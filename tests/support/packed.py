@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from tiny_llm_common.scheduled import Scheduled
-from tiny_llm_kit.course.fakes.lockstep import LockstepRunner
 from tiny_llm_kit.engine.packed_runner import PackedRunner
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.solution_types import AnswerSequence, Buckets, PackedBatch, ServingPackage
 
 from .fake_model import ByteTokenizer
+from .lockstep import LockstepRunner
 
 
 class PackedServing:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from tiny_llm_kit.course.fakes.lockstep import LockstepGroup, LockstepRunner
 from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint, rank_checkpoint
 from tiny_llm_kit.engine.packed_runner import PackedRunner
 from tiny_llm_kit.engine.port import Port
@@ -11,6 +10,7 @@ from tiny_llm_kit.engine.weights.rank_parts import RankPart, StagePart
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.solution_types import Array, ServingPackage
 
+from .lockstep import LockstepGroup, LockstepRunner
 from .packed import PackedServing
 
 Ranks = tuple[LockstepGroup, list[Any]]

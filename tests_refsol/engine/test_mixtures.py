@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from models.eval.evaluated_models import week_2_logits
 from support.close import assert_close
+from support.lockstep import LockstepError, LockstepGroup, LockstepRunner
 from tiny_llm_given.torch import hpu_mixture
-from tiny_llm_kit.course.fakes.lockstep import LockstepError, LockstepGroup, LockstepRunner
 from tiny_llm_kit.engine.job import Job
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.load_job import network_of

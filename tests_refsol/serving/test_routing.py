@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.trace.incidents.routing import MOST, ROUTED_CASES, THREADS, share_of_one
+from support.routing_incident import MOST, ROUTED_CASES, THREADS, share_of_one
 from tiny_llm_ref import serving as s
 
 BLOCK = 4

@@ -6,8 +6,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable
-from dataclasses import Field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -152,29 +152,42 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser, **defaults: Any) -> None:
-    """Add an option for each field of `EngineOptions`; `defaults` replace its own.
-
-    `EngineOptions` checks the values.
-    """
-    group = parser.add_argument_group("engine", "the options of `LLM`; see its documentation")
-    for each in engine_fields():
-        default = defaults.get(each.name, each.default)
-        flag, text = f"--{each.name.replace('_', '-')}", f"{described(each.name)}; default: {default}"
-        kinds = str(each.type)  # as "int | None"
-        if "bool" in kinds:
-            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=text)
-        else:
-            kind = argument_kind(kinds)
-            group.add_argument(flag, type=kind, default=default, help=text)
-
-
-def described(name: str) -> str:
-    """What the documentation of `EngineOptions` says about an option, for `--help`."""
+    """Add an option for each field of `EngineOptions`, which checks the values; `defaults` replace its own."""
     from .engine_options import EngineOptions
 
-    found = re.search(
-        rf"^    {name}: (.+?)(?=^    \w+: |^\w)", inspect.getdoc(EngineOptions) or "", re.M | re.S
-    )
+    group = parser.add_argument_group("engine", "the options of `LLM`; see its documentation")
+    add_field_arguments(group, EngineOptions, **defaults)
+
+
+def add_field_arguments(
+    group: argparse._ActionsContainer, kind: type, apart: Sequence[str] = (), **defaults: Any
+) -> None:
+    """Add an option for each field of a dataclass: its documentation is the help.
+
+    Args:
+        kind: the dataclass.
+        apart: names of fields that are left out.
+        defaults: instead of those of the fields.
+    """
+    for each in fields(kind):
+        if each.name in apart:
+            continue
+        default = defaults.get(each.name, each.default)
+        shown = " ".join(map(str, default)) or None if isinstance(default, tuple) else default
+        more = {"default": default, "help": f"{described(kind, each.name)}; default: {shown}"}
+        annotation = str(each.type)  # as "int | None"
+        if "bool" in annotation:
+            more["action"] = argparse.BooleanOptionalAction
+        elif "tuple" in annotation:
+            more |= {"nargs": "+", "type": json_texts, "metavar": "TEXT"}
+        else:
+            more["type"] = argument_kind(annotation)
+        group.add_argument(f"--{each.name.replace('_', '-')}", **more)
+
+
+def described(kind: type, name: str) -> str:
+    """What the documentation of a dataclass says about a field, for `--help`."""
+    found = re.search(rf"^    {name}: (.+?)(?=^    \w+: |^\w)", inspect.getdoc(kind) or "", re.M | re.S)
     about = " ".join(found[1].split()) if found else ""
     return about.removesuffix(".").replace("%", "%%")
 
@@ -184,6 +197,15 @@ def argument_kind(annotation: str) -> Callable[[str], Any]:
     if "Mapping" in annotation:
         return json_object
     return whole_number(0) if "int" in annotation else float if "float" in annotation else str
+
+
+def json_texts(text: str) -> list[str]:
+    """Texts: a list in JSON, as vLLM has it, or one text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    return value if isinstance(value, list) and all(isinstance(each, str) for each in value) else [text]
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -207,18 +229,11 @@ def engine_options(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         ValueError: a value is out of range.
     """
-    from .engine_options import EngineOptions
+    from .engine_options import EngineOptions  # here, because `--help` of other commands needs none of it
 
-    chosen = {each.name: getattr(options, each.name) for each in engine_fields()}
+    chosen = {each.name: getattr(options, each.name) for each in fields(EngineOptions)}
     EngineOptions(**chosen)  # checks them, before a model is loaded
     return chosen
-
-
-def engine_fields() -> tuple[Field, ...]:
-    """The fields of `EngineOptions`; imported here, because `--help` of other commands needs none of it."""
-    from .engine_options import EngineOptions
-
-    return fields(EngineOptions)
 
 
 def whole_number(smallest: int, largest: int = 2**63 - 1) -> Callable[[str], int]:

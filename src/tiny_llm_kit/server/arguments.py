@@ -1,90 +1,38 @@
 """The options of `pdm run serve` about HTTP, and what they become."""
 
 import argparse
-import json
 import os
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
-from ..engine.arguments import json_object, positive_number, whole_number
+from ..engine.arguments import add_field_arguments, json_object, positive_number, whole_number
 from ..engine.weights.random_weights import SHAPES
-from .openai_api.tool_calls import FORMATS
+from .openai_api.server_options import ServerOptions
 from .vllm_flags import PREFIX
 
 API_KEY = "TINY_LLM_API_KEY"
+APART = (
+    "model_name",
+    "solution",
+    "other_names",
+    "chat_template_kwargs",
+    "log_stats",
+)  # have options of other names
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def add_server_arguments(top: argparse.ArgumentParser) -> None:
-    """Add the options of the server itself."""
+    """Add the options of the server itself: an address, names, limits, and the fields of `ServerOptions`."""
     add = top.add_argument
     add("--host", default="127.0.0.1", help="0.0.0.0 lets other machines in; default: 127.0.0.1")
     add("--port", type=whole_number(0, 65535), default=8000, help="0 takes a free one; default: 8000")
-    add(
-        "--served-model-name",
-        nargs="+",
-        metavar="NAME",
-        help="what clients may call the model, first what answers call it; default: the last part of --model",
-    )
-    add("--api-key", metavar="KEY", help=f"clients must send it; better in the environment, as {API_KEY}")
-    add(
-        "--max-queue",
-        type=whole_number(0),
-        default=256,
-        metavar="N",
-        help="answers that wait beyond those that run; default: 256",
-    )
-    add(
-        "--request-timeout",
-        type=float,
-        default=600.0,
-        metavar="S",
-        help="seconds until a request is given up; default: 600",
-    )
-    add(
-        "--drain-timeout",
-        type=float,
-        default=30.0,
-        metavar="S",
-        help="seconds for open requests when the server stops; default: 30",
-    )
-    add(
-        "--max-body-bytes",
-        type=whole_number(1),
-        metavar="N",
-        help="bytes of a request; default: 1 MiB, and 32 for each token of the context",
-    )
-    add(
-        "--max-connections",
-        type=whole_number(1),
-        metavar="N",
-        help="open at the same time; default: as many as the limit of open files allows, at most 4096",
-    )
-    add(
-        "--allowed-hosts",
-        nargs="+",
-        metavar="NAME",
-        help="names in the Host header, * for all; default: those of this machine, and all with another --host",
-    )
-    add("--live-controls", action="store_true", help="let the page at / change the token budget of a step")
-    add(
-        "--access-log",
-        action="store_true",
-        help="a line per request: status, seconds, tokens, id; no query, header or prompt",
-    )
+    names = "what clients may call the model, first what answers call it; default: the last part of --model"
+    add("--served-model-name", nargs="+", metavar="NAME", help=names)
+    most = "open at the same time; default: as many as the limit of open files allows, at most 4096"
+    add("--max-connections", type=whole_number(1), metavar="N", help=most)
     add("--disable-log-stats", action="store_true", help="no line about throughput every 10 seconds")
-    add(
-        "--tool-call-parser",
-        choices=sorted(FORMATS),
-        metavar="NAME",
-        help=f"how the model writes calls: {', '.join(FORMATS)}; default: as its chat template shows",
-    )
-    add(
-        "--reasoning-parser",
-        metavar="NAME",
-        help="the model thinks between <think> and </think>; default: if its chat template knows these",
-    )
+    add_field_arguments(top, ServerOptions, APART)
 
 
 def add_frontend_arguments(top: argparse.ArgumentParser) -> None:
@@ -95,7 +43,6 @@ def add_frontend_arguments(top: argparse.ArgumentParser) -> None:
     add("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
     add("--tokenizer", metavar="MODEL", help="must be the model: it has its own tokenizer")
     add("--uds", metavar="PATH", help="listen on this Unix socket instead of an address")
-    add("--root-path", default="", metavar="PATH", help="what a proxy in front takes away from paths")
     add("--ssl-keyfile", metavar="FILE", help="TLS: the private key")
     add("--ssl-certfile", metavar="FILE", help="TLS: the certificate")
     add("--ssl-ca-certs", metavar="FILE", help="TLS: certificates that sign those of clients")
@@ -111,16 +58,6 @@ def add_frontend_arguments(top: argparse.ArgumentParser) -> None:
         "--uvicorn-log-level", choices=levels, default="warning", help="of the HTTP library; default: warning"
     )
     add(
-        "--allowed-origins",
-        nargs="+",
-        type=json_texts,
-        metavar="ORIGIN",
-        help="web pages that may read answers (CORS), * for all; default: none",
-    )
-    add("--allowed-methods", nargs="+", type=json_texts, metavar="NAME", help="of these pages; default: all")
-    add("--allowed-headers", nargs="+", type=json_texts, metavar="NAME", help="of these pages; default: all")
-    add("--allow-credentials", action="store_true", help="these pages may send cookies")
-    add(
         "--chat-template", metavar="FILE", help="instead of the model's own; a file, or the Jinja text itself"
     )
     add(
@@ -129,15 +66,6 @@ def add_frontend_arguments(top: argparse.ArgumentParser) -> None:
         metavar="JSON",
         help="variables of the chat template, unless a request gives others",
     )
-
-
-def json_texts(text: str) -> list[str]:
-    """Texts: a list in JSON, as vLLM has it, or one text."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    return value if isinstance(value, list) and all(isinstance(each, str) for each in value) else [text]
 
 
 def add_replica_arguments(top: argparse.ArgumentParser) -> None:
@@ -170,41 +98,27 @@ def add_shape_arguments(top: argparse.ArgumentParser) -> None:
     add("--layers", type=whole_number(1), metavar="N", help="fewer layers than the shape has")
 
 
-def server_options(options: argparse.Namespace) -> Any:
+def server_options(options: argparse.Namespace) -> ServerOptions:
     """The `ServerOptions` that the options ask for.
 
     Raises:
         ValueError: an option is out of range.
     """
-    from .openai_api.server_options import ServerOptions
-
     names = tuple(options.served_model_name or [Path(options.model).resolve().name])
-    sizes = {
-        each: getattr(options, each)
-        for each in ("max_queue", "request_timeout", "drain_timeout", "max_body_bytes")
+    given = {
+        each.name: getattr(options, each.name) for each in fields(ServerOptions) if each.name not in APART
     }
-    key = options.api_key if options.api_key is not None else os.environ.get(API_KEY)
-    hosts = allowed_hosts(options.host, options.allowed_hosts)
-    parsers = {each: getattr(options, each) for each in ("tool_call_parser", "reasoning_parser")}
-    cors = {
-        each: flat(getattr(options, each))
-        for each in ("allowed_origins", "allowed_methods", "allowed_headers")
-    }
+    given |= {name: flat(given[name]) for name in ("allowed_origins", "allowed_methods", "allowed_headers")}
+    given["allowed_hosts"] = allowed_hosts(options.host, given["allowed_hosts"])
+    if given["api_key"] is None:
+        given["api_key"] = os.environ.get(API_KEY)
     return ServerOptions(
         names[0],
         options.solution,
         other_names=names[1:],
-        root_path=options.root_path,
-        allow_credentials=options.allow_credentials,
         chat_template_kwargs=options.default_chat_template_kwargs or {},
-        **cors,
-        api_key=key,
-        allowed_hosts=hosts,
-        live_controls=options.live_controls,
-        access_log=options.access_log,
         log_stats=not options.disable_log_stats,
-        **parsers,
-        **sizes,
+        **given,
     )
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .tool_calls import FORMATS
+
 BODY_BYTES, TOKEN_BYTES = 2**20, 32  # of a request: always, and for each token of the context
 
 
@@ -15,20 +17,25 @@ class ServerOptions:
         model_name: what clients call the model.
         solution: whose `EngineLoop` runs.
         max_queue: answers that wait, beyond `max_num_seqs` that run; more are refused with 429.
-        api_key: clients must send it; None lets everybody in.
+        api_key: clients must send it; None lets everybody in. Better in the environment, as TINY_LLM_API_KEY.
         request_timeout: seconds until a request is given up.
         drain_timeout: seconds that open requests have to end, once the server stops.
-        max_body_bytes: of a request; None follows from the context.
-        allowed_hosts: names of this server that the Host header of a request may have; None accepts all.
-        live_controls: whether the page may change the token budget.
-        tool_call_parser: how the model writes calls of tools, a name of `FORMATS`; None for that of its chat template.
-        reasoning_parser: a name of vLLM's for models that think; None if the chat template says so.
+        max_body_bytes: bytes of a request; None is 1 MiB, and 32 for each token of the context.
+        allowed_hosts: names of this server that the Host header of a request may have; None accepts all. On the command
+            line "*" accepts all, and without the option those of this machine, or all with another --host.
+        live_controls: whether the page at / may change the token budget of a step.
+        tool_call_parser: how the model writes calls of tools: hermes, mistral or llama3_json; None is as its chat
+            template shows.
+        reasoning_parser: a name of vLLM's for models that think between <think> and </think>; None if the chat template
+            says so.
         other_names: what clients may call the model too.
         root_path: what a proxy in front takes away from paths.
-        allowed_origins: web pages that may read answers, "*" for all; with `allowed_methods` and `allowed_headers`, all
-            if there are none, and cookies if `allow_credentials`.
+        allowed_origins: web pages that may read answers (CORS), "*" for all.
+        allowed_methods: methods of these pages; all if there are none.
+        allowed_headers: headers of these pages; all if there are none.
+        allow_credentials: whether these pages may send cookies.
         chat_template_kwargs: variables of the chat template, unless a request gives others.
-        access_log: whether each request is a line in the log.
+        access_log: whether each request is a line in the log: status, seconds, tokens, id; no query, header or prompt.
         log_stats: whether throughput is a line in the log while there is any.
 
     Raises:
@@ -75,6 +82,8 @@ class ServerOptions:
                 raise ValueError(f"{name} is {value}: give at least {least}")
         if not self.request_timeout > 0:
             raise ValueError(f"request_timeout is {self.request_timeout}: give more than 0 seconds")
+        if self.tool_call_parser not in (None, *FORMATS):
+            raise ValueError(f"tool_call_parser is {self.tool_call_parser!r}: give {', '.join(FORMATS)}")
         if self.api_key == "":
             raise ValueError(
                 "api_key is empty: an empty key protects nothing; leave it out, or give a longer one"

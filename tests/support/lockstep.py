@@ -1,7 +1,7 @@
 """The ranks of a group in one thread: each runs until it needs another one, then the next rank runs.
 
-Tests and screens of Day 3.7 use it. Nothing is started, a mistake cannot hang, and the order of the calls is always the
-same. Real ranks are processes, see `engine/parallel`.
+Nothing is started, a mistake cannot hang, and the order of the calls is always the same. Real ranks are processes, see
+`engine/parallel`.
 """
 
 from collections import deque
@@ -12,9 +12,9 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from ...engine.backend import Backend
-from ...engine.packed_runner import PackedRunner
-from ...solution_types import Array, PackedBatch, Sampled
+from tiny_llm_kit.engine.backend import Backend
+from tiny_llm_kit.engine.packed_runner import PackedRunner
+from tiny_llm_kit.solution_types import Array, PackedBatch, Sampled
 
 
 class LockstepError(AssertionError):
