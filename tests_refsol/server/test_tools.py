@@ -142,18 +142,29 @@ UNBOUNDED = {
     },
     "required": ["text", "count", "tags", "place"],
 }  # fmt: skip
+# As pydantic writes models in models, dicts, floats and Any.
+NESTED = {
+    "type": "object",
+    "properties": {
+        "where": {"$ref": "#/$defs/Place"}, "share": {"type": "number"}, "rest": {"title": "Any", "type": "object"},
+        "counts": {"type": "object", "additionalProperties": {"type": "integer"}}, "free": {"title": "Free"},
+        "list": {"type": "array", "items": {}}, "last": True,
+    },
+    "required": ["where", "share", "rest", "counts", "free", "list", "last"],
+    "$defs": {"Place": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "options", [{"max_tokens": 400}, {"max_tokens": None}, {"max_tokens": 400, "temperature": 1.5}]
 )
-def test_arguments_without_limits_of_their_own_come_to_an_end(client, options):
+@pytest.mark.parametrize("schema", [UNBOUNDED, NESTED], ids=["flat", "nested"])
+def test_arguments_without_limits_of_their_own_come_to_an_end(client, schema, options):
     """A model of some million parameters never closes a string that it may write on."""
-    tools = [{"type": "function", "function": {"name": "note", "parameters": UNBOUNDED}}, CLOCK]
-    found = asked(client, tools=tools, tool_choice="required", seed=1, **options)
+    tools = [{"type": "function", "function": {"name": "note", "parameters": schema}}]
+    found = asked(client, tools=tools, tool_choice="required", parallel_tool_calls=False, seed=1, **options)
     assert found.finish_reason == "tool_calls", found
-    for name, arguments in calls_of(found):
-        assert name == "clock" or arguments.keys() == set(UNBOUNDED["required"])
+    assert [arguments.keys() for _, arguments in calls_of(found)] == [set(schema["required"])]
 
 
 def test_limits_leave_a_schema_its_own_and_allow_nothing_new():
@@ -162,16 +173,33 @@ def test_limits_leave_a_schema_its_own_and_allow_nothing_new():
         "properties": {
             "a": {"type": "string", "maxLength": 3}, "b": {"enum": ["x"]}, "c": {"type": "string", "minLength": 900},
             "d": {"type": "array", "minItems": 99, "items": {"type": "integer", "minimum": 0, "maximum": 9}},
-            "e": {"$ref": "#/$defs/T"}, "f": {"type": "integer", "minimum": 10**16}, "g": True,
+            "e": {"$ref": "#/$defs/T"}, "f": {"type": "integer", "minimum": 10**16}, "g": False,
         },
         "$defs": {"T": {"type": "string", "pattern": "x+"}},
     }  # fmt: skip
     made = finite(schema, 100)["properties"]
     assert made["a"] == schema["properties"]["a"] and made["b"] == schema["properties"]["b"]
     assert made["c"]["maxLength"] >= 900 and made["d"]["maxItems"] >= 99
-    assert made["d"]["items"] == schema["properties"]["d"]["items"] and made["g"] is True
+    assert made["d"]["items"] == schema["properties"]["d"]["items"] and made["g"] is False
     assert made["f"]["maximum"] >= 10**16 and finite(schema, 100)["$defs"] == schema["$defs"]
-    assert finite(schema, 3) and finite({"type": "object"}, 5) == {"type": "object"}
+    assert finite(schema, 3) and finite({"type": "object", "maxProperties": 0}, 5)["maxProperties"] == 0
+    keys = {
+        "type": "object",
+        "patternProperties": {"^x": {"const": 1}},
+        "additionalProperties": {"type": "null"},
+    }
+    assert (
+        finite(keys, 100) == keys
+        and finite(closed := {"type": "object", "additionalProperties": False}, 9) == closed
+    )
+    part = {"type": "object", "properties": {"a": {"const": 1}}}
+    for whole in (
+        {"allOf": [part, {"$ref": "#/$defs/B"}], "$defs": {"B": part}},
+        {**part, "anyOf": [{"required": ["a"]}]},
+    ):
+        limited = finite(whole, 100)
+        assert limited.get("allOf") == whole.get("allOf") and limited.get("anyOf") == whole.get("anyOf")
+        assert limited.get("$defs") == whole.get("$defs"), "what one part closes the others could not have"
     nested = {"type": "string"}
     for _ in range(300):
         nested = {"type": "array", "items": nested}
@@ -270,9 +298,13 @@ def test_a_stream_of_a_call_has_the_deltas_of_openai(client):
     assert first > 2 and {delta.index for delta in deltas[:first]} == {0}, "arguments come in pieces"
 
 
-def test_an_answer_that_is_cut_off_in_a_call_ends_for_its_length(client):
-    found = asked(client, tools=[WEATHER], tool_choice="required", max_tokens=12)
-    assert found.finish_reason == "length"
+@pytest.mark.parametrize("limit", [1, 12])
+def test_a_forced_call_that_is_cut_off_ends_for_its_length_and_is_no_content(client, limit):
+    body = {"tools": [WEATHER], "tool_choice": "required", "max_tokens": limit}
+    found = asked(client, **body)
+    assert found.finish_reason == "length" and not found.message.content and not found.message.tool_calls
+    chunks = client.chat.completions.create(model="tiny-qwen3", messages=HELLO, stream=True, **body)
+    assert not any(chunk.choices[0].delta.content for chunk in chunks)
 
 
 def test_calls_and_their_results_go_back_in(client):
@@ -286,6 +318,14 @@ def test_calls_and_their_results_go_back_in(client):
     assert "Well." in prompt and call in prompt and "<|im_start|>tool\nrain<|im_end|>" in prompt
     bare = {**answer, "content": None}
     assert "None" not in prompt_of(client, messages=[*HELLO, bare, result], tools=[WEATHER])
+
+
+@pytest.mark.parametrize("written", ["", " ", "null", "{}"])
+def test_a_call_without_arguments_goes_back_in_as_an_object(client, written):
+    """Clients send back what they got, and templates write the items of an object."""
+    call = {"id": "c", "type": "function", "function": {"name": "clock", "arguments": written}}
+    messages = [*HELLO, {"role": "assistant", "tool_calls": [call]}]
+    assert '"arguments": {}}' in prompt_of(client, messages=messages, tools=[CLOCK])
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,11 @@ def plain_call(call: Any) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise ValueError(f"messages: tool_calls has {repr(call)[:80]}: give function with name and arguments")
-    arguments = function.get("arguments") or {}
+    arguments = function.get("arguments")
     if isinstance(arguments, str):
         with suppress(ValueError, RecursionError):  # a model wrote it; the template may show it as it is
-            arguments = json.loads(arguments)
-    return {**call, "function": {**function, "arguments": arguments}}
+            arguments = json.loads(arguments) if arguments.strip() else None
+    return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
 
 
 def is_text(part: object) -> bool:

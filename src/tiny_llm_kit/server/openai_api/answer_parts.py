@@ -90,11 +90,13 @@ class AnswerReader:
         thoughts: separates what the model thought; None if it does not think.
         calls: takes calls out of what it says; None if there are no tools.
         shows_thoughts: whether the client wants to read them.
+        is_forced: whether it is nothing but calls, so that the beginning of one is no content where it is cut off.
     """
 
     thoughts: ThoughtReader | None
     calls: CallReader | None
     shows_thoughts: bool = True
+    is_forced: bool = False
 
     @property
     def has_calls(self) -> bool:
@@ -112,4 +114,6 @@ class AnswerReader:
         if self.calls is not None:
             delta.content, delta.calls = self.calls.add(text)
             delta.content += self.calls.finish() if is_last else ""
+        if self.is_forced:
+            delta.content = ""
         return delta

@@ -106,7 +106,8 @@ class ToolUse:
 
         def made() -> AnswerReader:
             calls = None if self.form is None else CallReader(self.form, 1 if self.at_most_one else None)
-            return AnswerReader(ThoughtReader(begins_inside) if thinks else None, calls, shows_thoughts)
+            thoughts = ThoughtReader(begins_inside) if thinks else None
+            return AnswerReader(thoughts, calls, shows_thoughts, self.forced)
 
         return made
 
