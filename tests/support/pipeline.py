@@ -1,6 +1,7 @@
 """A pipelined scheduler over a fake of several stages, for the tests of Day 3.7."""
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable
 from typing import Any
 
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
@@ -33,6 +34,7 @@ class FakeStages(FakePackedModel):
         super().__init__(*arguments, **options)
         self.num_stages, self.places = num_stages, places or num_stages
         self.refuses, self.most = refuses or {}, 0
+        self.before_collect: Callable[[], None] = lambda: None
         self.on_the_way: deque[list[Sampled] | RuntimeError] = deque()
 
     def submit(self, batch: PackedBatch) -> None:
@@ -51,6 +53,7 @@ class FakeStages(FakePackedModel):
 
     def collect(self) -> list[Sampled]:
         """See `PipelinedModel.collect`."""
+        self.before_collect()
         assert self.on_the_way, "`collect` would wait for ever: nothing was submitted"
         found = self.on_the_way.popleft()
         if isinstance(found, RuntimeError):
@@ -93,6 +96,18 @@ class Pipeline:
         self.scheduler = (scheduler or s.PipelinedScheduler)(
             self.model, self.allocator, clock=self.model.clock, on_event=self.events.append, **options
         )
+        self.model.before_collect = self.check_in_flight
+
+    def check_in_flight(self) -> None:
+        """Every token is on its way once, unless it is computed again after a preemption."""
+        places = Counter(
+            (entry.sequence.request_id, count, place)
+            for each in self.scheduler.in_flight
+            for entry, count in zip(each.plan, each.preemptions, strict=True)
+            for place in range(entry.start, entry.stop)
+        )
+        twice = [(request, place) for (request, _, place), count in places.items() if count > 1]
+        assert not twice, f"tokens (request, place) that are on their way twice: {twice}"
 
     def add(self, size: int, max_tokens: int = 4) -> AnswerSequence:
         """A request with a prompt of `size` tokens."""

@@ -22,6 +22,7 @@ WHILE = (
 CALLS = "for call in self.calls(plan):"
 SUBMIT = "                self.stages.submit(self.packed(call))\n"
 APPEND = "                self.in_flight.append(InFlight.of(call, self.now))\n"
+COUNT = "                    entry.sequence.num_in_flight += entry.size\n"
 CHOICE = "key=lambda name: (outstanding[name] - cached[name], outstanding[name]))"
 TORCH_MASKED = "self.group.all_reduce(torch.where(mine[..., None], rows, 0))"
 MLX_MASKED = "self.group.all_reduce(mx.where(mine[..., None], rows, 0))"
@@ -484,14 +485,12 @@ MUTANTS = [
     ),
     Mutant(
         "3.7.8",
-        "as many micro-batches as stages each time, beside those in flight",
+        "a decode is one token in flight, whatever of its request is on its way",
         PIPELINE,
         serving=(
-            WHILE,
-            "        for _ in range(self.stages.num_stages):\n"
-            "            if not (plan := self.plan(self.clock())):\n"
-            "                break\n"
-            "            for call in self.calls(plan):\n",
+            COUNT,
+            "                    counted = 0 if entry.is_decode else entry.sequence.num_in_flight\n"
+            "                    entry.sequence.num_in_flight = counted + entry.size\n",
         ),
     ),
     # choose_replica
