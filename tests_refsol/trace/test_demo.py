@@ -386,16 +386,16 @@ def test_the_mean_latency_and_the_rates_are_those_of_all_requests():
 
 
 def test_the_menu(capsys):
-    answers = iter(["", "3", " 2 "])
+    answers = iter(["", "4", " 2 "])
     assert command.choose_demo(None, True, lambda text: next(answers)) == "async"
     assert command.choose_demo(None, False, None) == "sync"
     assert "no choice on standard input" in capsys.readouterr().err
-    for line, chosen in (("2\n", "async"), ("async", "async"), (" 1 \n", "sync")):
+    for line, chosen in (("2\n", "async"), ("async", "async"), (" 1 \n", "sync"), ("3", "simple")):
         assert command.choose_demo(None, False, None, lambda line=line: line) == chosen
     assert capsys.readouterr().err == ""
     with pytest.raises(SystemExit):
-        command.choose_demo(None, False, None, lambda: "3\n")
-    assert "give 1 (sync) or 2 (async)" in capsys.readouterr().err
+        command.choose_demo(None, False, None, lambda: "4\n")
+    assert "give 1, 2 or 3 (sync, async, simple)" in capsys.readouterr().err
     assert command.choose_demo("async", True, None) == "async"
 
 
@@ -435,7 +435,20 @@ def test_the_command_runs_three_policies(kind, backend, monkeypatch, capsys):
     assert ("small_1   > You are welcome!" in out) == (kind == "async")
 
 
-def test_ctrl_c_is_an_exit_code_and_no_traceback(monkeypatch, capsys):
+def test_the_simple_demo_has_four_prompts_their_tokens_answers_and_the_total(monkeypatch, capsys):
+    monkeypatch.setattr(prompts, "padded", lambda tokenizer, tokens: "a long text " * 30)
+    command.main(["--demo", "simple", "--device", "cpu", "--prefill-step", "32"])
+    out = capsys.readouterr().out
+    found = re.findall(r"Prompt (\d) \(([\d,]+) tokens\): (.+)\nAnswer: (.+)\n", out)
+    assert [number for number, *_ in found] == [*"1234"] and found[0][1:] == (
+        "3", "Thank you!", "You are welcome! Ask me more about LLM serving whenever you like.",
+    )  # fmt: skip
+    assert int(found[3][1]) > 32 and found[3][2].endswith("…"), "the fourth needs several chunks"
+    assert re.search(r"\nTotal: \d+\.\d\d s for 4 prompts\n$", out)
+
+
+@pytest.mark.parametrize("kind", ["sync", "simple"])
+def test_ctrl_c_is_an_exit_code_and_no_traceback(kind, monkeypatch, capsys):
     @contextmanager
     def pressed_after_a_while():
         left = iter(range(6))
@@ -449,7 +462,7 @@ def test_ctrl_c_is_an_exit_code_and_no_traceback(monkeypatch, capsys):
     monkeypatch.setattr(prompts, "LONG_TEXTS", SMALL)
     monkeypatch.setattr(session, "interrupts_kept", pressed_after_a_while)
     with pytest.raises(SystemExit) as end:
-        command.main(["--demo", "sync", "--device", "cpu", "--max-tokens", "2"])
+        command.main(["--demo", kind, "--device", "cpu", "--max-tokens", "9"])
     assert end.value.code == 130 and capsys.readouterr().out.endswith("\ninterrupted\n")
 
 

@@ -1,4 +1,4 @@
-"""`pdm run demo`: long and short requests under three policies; all at once, or as they arrive."""
+"""`pdm run demo`: long and short requests under three policies; or four prompts, and nothing but their answers."""
 
 import argparse
 import select
@@ -15,13 +15,14 @@ from ..terminal import INTERRUPTED, command, fail
 from ..trace.demo import prompts, report
 from ..trace.demo.device_watch import used_bytes_of
 from ..trace.demo.knobs import help_text
-from ..trace.demo.runs import Demo, Knobs
-from ..trace.demo.session import serve_one_by_one, serve_policies
+from ..trace.demo.runs import POLICIES, Demo, Knobs
+from ..trace.demo.session import serve_policies, serve_silently
 from ..trace.prompts import read_prompts
 from ..trace.provenance import warn_if_busy
 from ..trace.serve import NoEnd, Serving
 
-CHOICES = {"1": "sync", "2": "async"}
+CHOICES = {"1": "sync", "2": "async", "3": "simple"}
+NUMBERS = "1, 2 or 3"
 LOADED = ("model", "solution", "backend", "device", "dtype", "quantize")
 
 
@@ -43,7 +44,11 @@ def share(text: str) -> float:
 def parser() -> argparse.ArgumentParser:
     top = Parser(prog="pdm run demo", description=__doc__, allow_abbrev=False)
     add = top.add_argument
-    add("--demo", choices=list(CHOICES.values()), help="no menu; a pipe may say 1 or 2, and else it is sync")
+    add(
+        "--demo",
+        choices=list(CHOICES.values()),
+        help=f"no menu; a pipe may say {NUMBERS}, and else it is sync",
+    )
     add("--gap", type=float, default=0.1, metavar="S", help="async: seconds between two requests")
     add("--prompts-file", metavar="FILE", help="the requests, a prompt a line, UTF-8; - is standard input")
     add("--prefill-step", type=whole_number(1), default=Knobs.prefill_step, metavar="N")
@@ -82,10 +87,11 @@ def choose_demo(
         return wanted
     if not is_terminal:
         return piped_choice(piped().strip())
-    print("1  sync   all requests are there at the start; a loop steps the scheduler")
-    print("2  async  requests arrive over time; their texts are streamed")
-    while (answer := ask("1 or 2? ").strip()) not in CHOICES:
-        print("type 1 or 2")
+    print("1  sync    all requests are there at the start; a loop steps the scheduler")
+    print("2  async   requests arrive over time; their texts are streamed")
+    print("3  simple  four prompts in chunks: their tokens, their answers and the total time")
+    while (answer := ask(f"{NUMBERS}? ").strip()) not in CHOICES:
+        print(f"type {NUMBERS}")
     return CHOICES[answer]
 
 
@@ -93,7 +99,7 @@ def piped_choice(answer: str) -> str:
     """The demo of a line on standard input: a number or a name of the menu."""
     chosen = CHOICES.get(answer, answer or "sync")
     if chosen not in CHOICES.values():
-        fail(f"standard input: {answer!r}: give 1 (sync) or 2 (async)")
+        fail(f"standard input: {answer!r}: give {NUMBERS} ({', '.join(CHOICES.values())})")
     if not answer:
         print("demo: sync, since there is no terminal and no choice on standard input", file=sys.stderr)
     return chosen
@@ -116,10 +122,12 @@ def make_demo(options: argparse.Namespace) -> Demo:
             raise ValueError(f"--reserved-decode-slots: give 0 to {options.batch_size - 1}, fewer than slots")
         if not 0 <= options.gap < 60:
             raise ValueError(f"--gap {options.gap}: give seconds from 0 to 60")
-        if options.prompts_file is None:
-            specs = prompts.specs(tokenizer)
-        else:
+        if options.prompts_file is not None:
             specs = prompts.specs_of(tokenizer, read_prompts(options.prompts_file), options.prefill_step)
+        elif options.demo == "simple":
+            specs = prompts.specs_of(tokenizer, prompts.four_texts(tokenizer), options.prefill_step)
+        else:
+            specs = prompts.specs(tokenizer)
     except ValueError as error:
         fail(error)
     knobs = Knobs(**{name: getattr(options, name) for name in Knobs.__dataclass_fields__})
@@ -139,22 +147,40 @@ def main(argv: list[str] | None = None) -> None:
         except EOFError:
             sys.exit(1)
         demo = make_demo(options)
-        when = "all at the start" if options.demo == "sync" else f"one every {options.gap:g} s"
-        warn_if_busy()
-        report.introduce(console, demo, f"{options.model}, {options.backend}", when)
         try:
-            gap = options.gap if options.demo == "async" else None
-            moves = console.is_terminal and not options.plain
-            used_bytes = used_bytes_of(demo.serving.model.backend_module, demo.serving.model.device)
-            runs, is_interrupted = serve_policies(demo, console, gap, moves, used_bytes)
-            alone = serve_one_by_one(demo) if gap is None and not is_interrupted else None
+            is_interrupted = (run_simple if options.demo == "simple" else run_policies)(
+                demo, console, options
+            )
         except NoEnd as problem:
             fail(f"demo: {problem}")
-        has_fused_attention = (options.backend, demo.serving.model.device) != ("mlx", "cpu")
-        report.show(console, runs, has_fused_attention, alone)
         if is_interrupted:
             console.print("\ninterrupted")
             sys.exit(INTERRUPTED)
+
+
+def run_simple(demo: Demo, console: Console, options: argparse.Namespace) -> bool:
+    """Serve the requests in chunks and show the answers. Returns whether Ctrl-C was pressed."""
+    console.print(f"{options.model}, {options.backend}; {len(demo.specs)} prompts in chunks …")
+    run = serve_silently(demo, POLICIES[1])
+    if run is not None:
+        report.show_simple(console, run)
+    return run is None
+
+
+def run_policies(demo: Demo, console: Console, options: argparse.Namespace) -> bool:
+    """Serve the requests under each policy, and compare. Returns whether Ctrl-C was pressed."""
+    when = "all at the start" if options.demo == "sync" else f"one every {options.gap:g} s"
+    warn_if_busy()
+    report.introduce(console, demo, f"{options.model}, {options.backend}", when)
+    gap = options.gap if options.demo == "async" else None
+    moves = console.is_terminal and not options.plain
+    used_bytes = used_bytes_of(demo.serving.model.backend_module, demo.serving.model.device)
+    runs, is_interrupted = serve_policies(demo, console, gap, moves, used_bytes)
+    wants_alone = gap is None and not is_interrupted
+    alone = serve_silently(demo.one_by_one(), POLICIES[0]) if wants_alone else None
+    has_fused_attention = (options.backend, demo.serving.model.device) != ("mlx", "cpu")
+    report.show(console, runs, has_fused_attention, alone)
+    return is_interrupted
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ class RequestSpec:
     name: str = ""  # what charts and tables call it
     prompt: tuple[int, ...] = ()  # its token ids; empty for those of `prompt_of`
     priority: str = "interactive"  # its class
-    text_tokens: int = 0  # of the prompt's text without a chat template around it
+    text: str = ""  # of the prompt, without a chat template around it
+    text_tokens: int = 0  # of that text
     time: float = 0.0  # in the simulator, the seconds after which it arrives
 
     def ids(self, vocabulary: int, number: int = 0) -> list[int]:

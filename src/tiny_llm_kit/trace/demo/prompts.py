@@ -18,6 +18,11 @@ QUESTION = "What is chunked prefill?"
 # Name, and tokens that the text has at least; or the text of a short one.
 LONG_TEXTS = {"large_1": 2000, "large_2": 1500}
 QUESTIONS = {"small_1": "Thank you!", "small_2": "What is prefill?", "small_3": "What is a chunk?"}
+FOUR = (
+    "Thank you!",
+    "What is a KV cache?",
+    "Explain chunked prefill in detail.",
+)  # and a text of four chunks
 ORDER = ("large_1", "small_1", "small_2", "small_3", "large_2")
 
 
@@ -41,6 +46,11 @@ def specs(tokenizer: Tokenizer) -> list[RequestSpec]:
     return [_spec(tokenizer, name, texts[name], name in LONG_TEXTS) for name in ORDER]
 
 
+def four_texts(tokenizer: Tokenizer) -> list[str]:
+    """The texts of the simple demo, of mixed sizes."""
+    return [*FOUR, padded(tokenizer, 450)]
+
+
 def specs_of(tokenizer: Tokenizer, texts: Iterable[str], prefill_step: int) -> list[RequestSpec]:
     """A request for each text, in order. One that needs more than one chunk is long, and of the class `batch`."""
     found = [(text, len(tokenizer.encode(rendered(tokenizer, text)))) for text in texts]
@@ -53,4 +63,4 @@ def specs_of(tokenizer: Tokenizer, texts: Iterable[str], prefill_step: int) -> l
 def _spec(tokenizer: Tokenizer, name: str, text: str, is_long: bool) -> RequestSpec:
     kind, priority = (LONG, "batch") if is_long else (SHORT, "interactive")
     prompt, text_tokens = tuple(tokenizer.encode(rendered(tokenizer, text))), len(tokenizer.encode(text))
-    return RequestSpec(kind, len(prompt), 0, None, name, prompt, priority, text_tokens)
+    return RequestSpec(kind, len(prompt), 0, None, name, prompt, priority, text, text_tokens)

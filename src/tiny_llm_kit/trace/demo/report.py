@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..chunk_sweep import NEAR, WITHOUT_A_FUSED_KERNEL, percent
-from ..text import counted
+from ..text import counted, one_line, shortened
 from ..workload import LONG, SHORT
 from .device_watch import TOOLS
 from .runs import Demo, PolicyRun
@@ -43,6 +43,15 @@ def introduce(console: Console, demo: Demo, what: str, when: str) -> None:
         console.print(f"  {spec.name}  {spec.text_tokens:>5,} tokens, {size}")
     if device in TOOLS:
         console.print(f"watch the device meanwhile, in another terminal: watch -n 1 {TOOLS[device]}")
+
+
+def show_simple(console: Console, run: PolicyRun) -> None:
+    """Print each prompt with its tokens and its answer, and the time of all together."""
+    for number, (spec, request) in enumerate(zip(run.specs, run.requests, strict=True), 1):
+        size = counted(spec.text_tokens, "token")
+        console.print(f"\nPrompt {number} ({size}): {shortened(spec.text)}", markup=False, soft_wrap=True)
+        console.print(f"Answer: {one_line(request.error or request.text)}", markup=False, soft_wrap=True)
+    console.print(f"\nTotal: {seconds(run.trace.end)} s for {len(run.requests)} prompts")
 
 
 def table(runs: Sequence[PolicyRun]) -> Table:

@@ -65,10 +65,10 @@ def _serve(
         return asyncio.run(serve_async(demo, policy, listen, check, gap, pieces, pieces.flush))
 
 
-def serve_one_by_one(demo: Demo) -> PolicyRun | None:
-    """Serve the requests one after the other, in silence; None if Ctrl-C was pressed."""
+def serve_silently(demo: Demo, policy: DemoPolicy) -> PolicyRun | None:
+    """Serve the requests under one policy, and show nothing meanwhile; None if Ctrl-C was pressed."""
     try:
         with interrupts_kept() as check:
-            return demo.one_by_one().serve(POLICIES[0], lambda event: None, check)
+            return demo.serve(policy, lambda event: None, check)
     except KeyboardInterrupt:
         return None
