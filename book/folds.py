@@ -1,4 +1,4 @@
-"""Folds what a reader needs now and then: messages and remedies, readings, and the end of a long screen.
+"""Folds what a reader looks up: messages and remedies, names in other engines, readings, the end of a long screen.
 
 A day says what to do; these are long, and one click away. Nothing is to be written for it in a page.
 """
@@ -6,16 +6,20 @@ A day says what to do; these are long, and one click away. Nothing is to be writ
 import re
 
 SECTION = re.compile(r"^(## [^\n]*\n)", re.MULTILINE)
-# A symptom in bold, and its remedy, in pages and sections of this name.
-TROUBLE = re.compile(r"^# Troubleshooting\n.*|^## Troubleshooting\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-SYMPTOM = re.compile(
-    r"^\*\*(?P<symptom>.+?)\*\*\s+(?P<remedy>.+?)(?=^\*\*|^#|^<p class|\Z)", re.MULTILINE | re.DOTALL
+# Pages and sections of which one entry is looked up: a symptom in bold and its remedy, a day and its names elsewhere.
+LOOKED_UP = re.compile(
+    r"^# (?:Troubleshooting|Your names in other engines)\n.*|^## Troubleshooting\n.*?(?=^## |\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+ENTRY = re.compile(
+    r"^(?:\*\*(?P<symptom>.+?)\*\*\s+|(?P<day>\[Days? [^\n]+?)\n\n)(?P<rest>.+?)(?=^\*\*|^\[Day|^#|^<p class|\Z)",
+    re.MULTILINE | re.DOTALL,
 )
 # The list of a section "Prove" whose items quote messages, or its table of messages.
 MESSAGES = re.compile(r"^(?:- +\*[“\"`].*?|\| *Message.*?)(?=^\S(?<![-|])|\Z)", re.MULTILINE | re.DOTALL)
 BADGE = re.compile(r'\n<p class="not-run">|\Z')
 SCREEN = re.compile(r'^(<pre class="screen"[^>]*>)(.*?)\n</pre>$', re.MULTILINE | re.DOTALL)
-WINDOW, LEAST = 34, 12  # lines: of a screen that is shown whole, and of the part of a longer one that is
+WINDOW, LEAST = 42, 12  # lines: of a screen that is shown whole, and of the part of a longer one that is
 
 
 def fold(text):
@@ -26,7 +30,7 @@ def fold(text):
             sections[at + 1] = MESSAGES.sub(messages, body, count=1)
         elif heading == "## Readings":
             sections[at + 1] = readings(body)
-    text = TROUBLE.sub(lambda part: SYMPTOM.sub(remedy, part[0]), "".join([head, *sections]))
+    text = LOOKED_UP.sub(lambda part: ENTRY.sub(entry, part[0]), "".join([head, *sections]))
     return SCREEN.sub(screen, text)
 
 
@@ -38,8 +42,8 @@ def messages(match):
     return details("messages", "Messages and their causes", match[0].strip())
 
 
-def remedy(match):
-    return details("remedy", f"\n\n{match['symptom']}\n\n", match["remedy"].strip())
+def entry(match):
+    return details("entry", f"\n\n{match['symptom'] or match['day']}\n\n", match["rest"].strip())
 
 
 def readings(body):
@@ -57,7 +61,10 @@ def screen(match):
     tag, lines = match[1], match[2].split("\n")
     if len(lines) <= WINDOW:
         return match[0]
-    empty = [at for at in range(LEAST, min(WINDOW, len(lines) - LEAST)) if not lines[at].strip()]
+    places = range(LEAST, min(WINDOW, len(lines) - LEAST))
+    empty = [
+        at for at in places if not lines[at].strip() and lines[at - 2].strip()
+    ]  # after a title comes its table
     between_parts = [at for at in empty if not lines[at + 1].strip()]
     cut = max(between_parts or empty, default=WINDOW // 2)
     first, rest = "\n".join(lines[:cut]), "\n".join(lines[cut:]).strip("\n")

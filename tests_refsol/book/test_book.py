@@ -374,20 +374,29 @@ def test_a_remedy_folds_under_its_symptom():
     for page in (f"# {section}", f"# Page\n\n**Bold.** text\n\n## {section}\n## Next\n\n**Bold.** text\n"):
         folded = folds.fold(page)
         found = re.findall(
-            r'<details class="remedy">\n<summary>\n\n(.*?)\n\n</summary>\n\n(.*?)\n\n</details>',
+            r'<details class="entry">\n<summary>\n\n(.*?)\n\n</summary>\n\n(.*?)\n\n</details>',
             folded,
             re.DOTALL,
         )
         assert found == expected and folded.count("**Bold.** text") == page.count("**Bold.** text")
 
 
+def test_names_in_other_engines_fold_under_their_day():
+    page = "# Your names in other engines\n\n**Begin** there.\n\n## Week 1\n\n[Day 1.1](a.md), x.\n\n- a\n- b\n\n"
+    folded = folds.fold(f"{page}[Days 1.2 and 1.3](b.md), y.\n\n- c\n").partition("## Week 1")[2]
+    assert re.findall(r"<summary>\n\n(.*?)\n\n</summary>\n\n(.*?)\n\n</details>", folded, re.DOTALL) == [
+        ("[Day 1.1](a.md), x.", "- a\n- b"),
+        ("[Days 1.2 and 1.3](b.md), y.", "- c"),
+    ]
+
+
 def test_the_end_of_a_long_screen_folds():
-    tag, lines = '<pre class="screen" tabindex="0">', [f"<b>{number}</b>" for number in range(50)]
+    tag, lines = '<pre class="screen" tabindex="0">', [f"<b>{number}</b>" for number in range(60)]
     assert folds.fold(whole := f"{tag}{'|'.join(lines)}\n</pre>\n") == whole
-    for empty in ([], [9], [9, 14, 30, 40]):
+    for empty in ([], [9], [9, 14, 30, 50]):
         text = "\n".join("" if number in empty else line for number, line in enumerate(lines))
         shown = folds.fold(f"text\n\n{tag}{text}\n</pre>\n")
-        first = 30 if 30 in empty else 19
+        first = 30 if 30 in empty else folds.WINDOW // 2
         assert shown.index("</pre>") < shown.index("more lines") < shown.index(f"<b>{first + 1}</b>")
         assert shown.count(tag) == 2 and [line for line in lines if line in shown] == [
             line for number, line in enumerate(lines) if number not in empty
