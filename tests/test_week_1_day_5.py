@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from support.close import assert_close
-from tiny_llm_kit.course.grading.goldens import CASES, golden, random_checkpoint, random_weights
+from support.goldens import golden
+from tiny_llm_kit.course.grading.small_models import CASES, random_checkpoint, random_weights
 
 CASE_NAMES = list(CASES)
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from support.close import assert_close
+from support.goldens import golden
 from support.masks import FAR_STARTS, MANY, SHORT_TYPES, assert_shows, visible_keys
 from support.qwen3_layer import causal64, layer64, recognise
-from tiny_llm_kit.course.grading.goldens import CASES, golden, random_checkpoint, random_weights
+from tiny_llm_kit.course.grading.small_models import CASES, random_checkpoint, random_weights
 from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_kit.model.tokenizer import StreamDetokenizer
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from support.close import assert_close
-from tiny_llm_kit.course.grading.goldens import random_weights, small_model
+from tiny_llm_kit.course.grading.small_models import random_weights, small_model
 from tiny_llm_kit.model.checkpoint import Checkpoint
 
 FORMATS = [(group_size, bits) for group_size in (32, 64, 128) for bits in (4, 8)]

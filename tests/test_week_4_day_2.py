@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.close import assert_close
+from support.goldens import MIXTURES, golden_mixture, random_mixture
 from support.lockstep import LockstepGroup
 from support.masks import assert_no_loop, assert_traces
 from support.ranks import on_all_ranks
-from tiny_llm_kit.course.grading.goldens import MIXTURES, golden_mixture, random_mixture
 
 # (T, X, k): one token, all experts, one expert, more tokens than experts.
 SIZES = [(7, 5, 2), (1, 9, 3), (4, 4, 4), (6, 3, 1), (30, 8, 2)]

@@ -14,7 +14,7 @@ from support.fake_model import ByteTokenizer
 from support.packed import PackedServing
 from support.steps import steps_of
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
-from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
+from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
 
 QWEN = small_model(
     43, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61, max_position_embeddings=400

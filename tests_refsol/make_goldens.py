@@ -5,6 +5,7 @@ transformers computes, in float32 on the CPU and with its plain ("eager") attent
 
 import json
 import platform
+import sys
 from dataclasses import asdict
 from datetime import date
 
@@ -14,17 +15,12 @@ import transformers
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
-from tiny_llm_kit.course.grading.goldens import (
-    CASES,
-    FOLDER,
-    MIXTURES,
-    SmallMixture,
-    SmallModel,
-    random_inputs,
-    random_mixture,
-    random_weights,
-)
+from tiny_llm_kit.course.grading.small_models import CASES, SmallModel, random_weights
 from tiny_llm_kit.model.config import ModelConfig
+from tiny_llm_kit.repo import ROOT
+
+sys.path.insert(0, str(ROOT / "tests"))
+from support.goldens import FOLDER, MIXTURES, SmallMixture, random_inputs, random_mixture
 
 COMMAND = "pdm run python tests_refsol/make_goldens.py"
 

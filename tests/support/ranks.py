@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint, rank_checkpoint
+from tiny_llm_kit.course.grading.small_models import SmallModel, random_checkpoint
 from tiny_llm_kit.engine.packed_runner import PackedRunner
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.weights.rank_parts import RankPart, StagePart
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.solution_types import Array, ServingPackage
 
+from .goldens import rank_checkpoint
 from .lockstep import LockstepGroup, LockstepRunner
 from .packed import PackedServing
 

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from support.fake_model import ByteTokenizer
-from tiny_llm_kit.course.grading.goldens import (
+from tiny_llm_kit.course.grading.small_models import (
     random_checkpoint,
     random_weights,
     small_model,

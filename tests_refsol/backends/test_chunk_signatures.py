@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from support.fake_model import ByteTokenizer
-from tiny_llm_kit.course.grading.goldens import random_checkpoint
+from tiny_llm_kit.course.grading.small_models import random_checkpoint
 from tiny_llm_kit.course.recorded_operations import record
 from tiny_llm_kit.course.see.week_2_day_7_graphs import (
     CASE,

@@ -9,14 +9,8 @@ import torch
 import transformers
 
 from support.close import assert_close
-from tiny_llm_kit.course.grading.goldens import (
-    CASES,
-    FOLDER,
-    MIXTURES,
-    golden,
-    random_checkpoint,
-    random_inputs,
-)
+from support.goldens import FOLDER, MIXTURES, golden, random_inputs
+from tiny_llm_kit.course.grading.small_models import CASES, random_checkpoint
 from tiny_llm_kit.engine.loading import load_checkpoint
 from tiny_llm_kit.model.hub import load_tokenizer
 from tiny_llm_kit.repo import MODELS, ROOT

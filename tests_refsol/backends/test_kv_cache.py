@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
+from tiny_llm_kit.course.grading.small_models import SmallModel, random_checkpoint
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.model.config import ModelConfig

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from support.fake_model import ByteTokenizer
-from tiny_llm_kit.course.grading.goldens import CASES, random_checkpoint
+from tiny_llm_kit.course.grading.small_models import CASES, random_checkpoint
 from tiny_llm_kit.model.config import SLIDING
 
 CASE = CASES["untied-3"]

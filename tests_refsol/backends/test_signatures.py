@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from tiny_llm_kit.course.grading.goldens import CASES, SmallModel, random_checkpoint, random_weights
+from tiny_llm_kit.course.grading.small_models import CASES, SmallModel, random_checkpoint, random_weights
 from tiny_llm_kit.course.recorded_operations import record
 from tiny_llm_kit.course.see.week_2_day_1 import PROMPT, ConcatenatingCache, signatures
 from tiny_llm_kit.engine.port import Port

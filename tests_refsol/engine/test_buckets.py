@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from support.fake_model import ByteTokenizer
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
-from tiny_llm_kit.course.grading.goldens import random_checkpoint, random_weights, small_model
+from tiny_llm_kit.course.grading.small_models import random_checkpoint, random_weights, small_model
 from tiny_llm_kit.course.recorded_operations import record
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.port import Port

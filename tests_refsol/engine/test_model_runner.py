@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from support.close import assert_close
-from tiny_llm_kit.course.grading.goldens import CASES, random_checkpoint
+from tiny_llm_kit.course.grading.small_models import CASES, random_checkpoint
 from tiny_llm_kit.engine.model_runner import Draws, ModelRunner
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.solution import resolve_serving

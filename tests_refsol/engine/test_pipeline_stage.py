@@ -5,7 +5,7 @@ import pytest
 
 from support.lockstep import LockstepGroup
 from support.ranks import stages_of
-from tiny_llm_kit.course.grading.goldens import small_model
+from tiny_llm_kit.course.grading.small_models import small_model
 from tiny_llm_kit.engine.loading import Division, Loading, load_checkpoint, load_network
 from tiny_llm_kit.engine.weights.rank_parts import StagePart
 from tiny_llm_kit.repo import MODELS

@@ -15,7 +15,7 @@ from support.ranks import logits_of_two_steps
 from tiny_llm_given.layers import DenseLinear
 from tiny_llm_given.native.kernel import ProductKernel
 from tiny_llm_given.torch import native_layer
-from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
+from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.port import Port

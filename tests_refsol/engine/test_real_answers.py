@@ -11,7 +11,7 @@ from dataclasses import asdict
 import pytest
 from safetensors.numpy import save_file
 
-from tiny_llm_kit.course.grading.goldens import FOLDER
+from support.goldens import FOLDER
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_checkpoint, load_network
 from tiny_llm_kit.engine.port import Port

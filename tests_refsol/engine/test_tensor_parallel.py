@@ -15,7 +15,7 @@ from support.close import assert_close
 from support.lockstep import LockstepError, LockstepGroup, LockstepRunner
 from support.packed import PackedServing
 from support.ranks import served_by, shards_of
-from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
+from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import Division, Loading, load_checkpoint, load_network, random_network
 from tiny_llm_kit.engine.weights.random_weights import shape

@@ -39,7 +39,8 @@ from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.listener import listen, url_of
 from tiny_llm_kit.server.openai_api import draining_server
 from tiny_llm_kit.server.openai_api.event_stream import event
-from tiny_llm_kit.server.openai_api.formats import ChatFormat, ChunkEvents, CompletionFormat
+from tiny_llm_kit.server.openai_api.formats import ChatFormat, CompletionFormat
+from tiny_llm_kit.server.openai_api.schemas import StreamOptions
 from tiny_llm_kit.server.server import ServerOptions, create_app, policy_of
 from tiny_llm_kit.trace.timeline.live import LiveTimeline
 from tiny_llm_ref import SamplingParams
@@ -344,11 +345,14 @@ def test_log_probabilities_of_a_stream_are_those_of_the_whole_answer(client):
 
 
 @pytest.mark.parametrize("kind", [ChatFormat, CompletionFormat])
-@pytest.mark.parametrize("extra", [{}, {"usage": None}])
-def test_an_event_of_a_stream_is_its_chunk_as_json(kind, extra):
+@pytest.mark.parametrize("with_usage", [False, True])
+def test_an_event_of_a_stream_is_its_chunk_as_json(kind, with_usage):
     """Whatever the text: what surrounds it is written once per answer, and used again."""
     form = kind('name of "quotes"', None, False)
-    written = ChunkEvents(form, extra)
+    written, extra = (
+        form.events(StreamOptions(include_usage=with_usage), 3),
+        {"usage": None} if with_usage else {},
+    )
     texts = ["a", 'say "x"', "\\", "\0", "é\ud800\n", "b"]
     pieces = [Piece(index, text) for text in texts for index in (0, 1)] + [Piece(1, "end", [], "stop")]
     assert [written(piece) for piece in pieces] == [

@@ -31,7 +31,7 @@ from .openai_api.live_feed import LiveFeed, LivePage
 from .openai_api.metrics import CONTENT_TYPE, EngineMetrics, ServerMetrics
 from .openai_api.prompts import chat_ids, names_of, prompt_ids, prompts_of, text_of
 from .openai_api.request_ids import HEADER, RequestIds
-from .openai_api.responses import OWN_NAMES, ResponseBody, ResponseGeneration, ResponsesFormat
+from .openai_api.responses import ResponseBody, ResponsesFormat
 from .openai_api.server_log import ThroughputLog
 from .openai_api.server_options import ServerOptions
 from .openai_api.service import EngineService
@@ -259,10 +259,9 @@ def add_completions(app: FastAPI) -> None:
     @app.post("/v1/responses", responses={**BUSY, **STREAM})
     async def responses(request: Request, body: ResponseBody) -> Response:
         """Answer a conversation, in OpenAI's newer form; plain text alone."""
-        try:
-            return await response(service_of(request), request, body)
-        except ApiError as error:
-            raise error.in_words_of(OWN_NAMES) from None
+        chat = body.as_chat()
+        with errors_in_words_of(chat):
+            return await response(service_of(request), request, body, chat)
 
 
 @contextmanager
@@ -308,14 +307,13 @@ async def conversation(service: ModelService, request: Request, body: schemas.Ch
     return await Generation(service, stream, answer, params.n).respond(request, body)
 
 
-async def response(service: ModelService, request: Request, body: ResponseBody) -> Response:
-    """The answer to `POST /v1/responses`."""
-    chat = body.as_chat()
+async def response(
+    service: ModelService, request: Request, body: ResponseBody, chat: schemas.ChatBody
+) -> Response:
+    """The answer to `POST /v1/responses`, that of a chat completion in another form."""
     stream, _, _, reader = await opened(service, chat)
     names, read = (service.options.model_name, service.model.tokenizer), reader or new_plain_reader
-    return await ResponseGeneration(service, stream, ResponsesFormat(*names, body, read()), 1).respond(
-        request, chat
-    )
+    return await Generation(service, stream, ResponsesFormat(*names, body, read()), 1).respond(request, chat)
 
 
 async def opened(service: ModelService, body: schemas.ChatBody) -> tuple[Any, Any, ToolUse, NewReader | None]:

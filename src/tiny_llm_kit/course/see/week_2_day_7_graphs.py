@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ...engine.port import Port
-from ..grading.goldens import random_checkpoint, small_model
+from ..grading.small_models import random_checkpoint, small_model
 
 LIMIT, BLOCK, CHUNK = 8192, 128, 512
 STEPS = tuple(range(BLOCK, CHUNK + 1, BLOCK))

@@ -7,13 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from ...model.tokenizer import Tokenizer
 from ...solution_types import Piece, Sampled
 from .answer_parts import AnswerDelta, AnswerReader
 from .echo import Echo
-from .event_stream import event
+from .event_stream import DONE, event
+from .schemas import StreamOptions
 from .tool_use import ToolUse
 
 MARK = "\0"  # stands for a text, where the JSON around it is written
@@ -29,6 +30,7 @@ class AnswerFormat:
     """
 
     prefix, kind, chunk_kind = "", "", ""
+    end = DONE  # of a stream
     reads_text = False  # whether the text of an answer is more than its content
     drops_answer = False  # whether only the prompts were asked for
 
@@ -47,6 +49,10 @@ class AnswerFormat:
     def usage_chunk(self, usage: dict[str, Any]) -> dict[str, Any]:
         """The last chunk of a stream whose client asked for the numbers of tokens."""
         return {**self._head(self.chunk_kind, []), "usage": usage}
+
+    def events(self, options: StreamOptions, asked: int) -> "StreamEvents":
+        """What writes the events of a stream; `asked` is the number of tokens of all prompts."""
+        return ChunkEvents(self, options, asked)
 
     def first_chunks(self, count: int) -> list[dict[str, Any]]:
         """Chunks that come before the first token of any of the `count` answers."""
@@ -246,24 +252,40 @@ class ChatFormat(AnswerFormat):
         return {"token": self._text(token), "logprob": logprob, "bytes": list(bytes_of(token))}
 
 
+class StreamEvents(Protocol):
+    """Writes the server-sent events of one stream. A text is empty where there is nothing to send."""
+
+    def first(self, count: int) -> str:
+        """The events before the first token of any of the `count` answers."""
+        ...
+
+    def __call__(self, piece: Piece) -> str:
+        """The event of a piece."""
+        ...
+
+    def last(self, usage: dict[str, Any]) -> str:
+        """The events after the last piece."""
+        ...
+
+
 class ChunkEvents:
-    """The pieces of one stream as server-sent events.
+    """The pieces of one stream as chunks.
 
     All but the text is the same in nearly every event of an answer, and is written as JSON once.
 
     Args:
         format: of the endpoint.
-        extra: further fields of every chunk.
-        prompt_tokens: tokens of all prompts, if every chunk has the numbers of tokens so far.
+        options: what the client wants in a stream.
+        prompt_tokens: tokens of all prompts.
     """
 
-    def __init__(self, format: AnswerFormat, extra: Mapping[str, Any], prompt_tokens: int | None = None):
-        self._format, self._extra = format, extra
-        self._prompt_tokens, self._tokens = prompt_tokens, 0
+    def __init__(self, format: AnswerFormat, options: StreamOptions, prompt_tokens: int):
+        self._format, self._has_usage = format, bool(options.include_usage)
+        self._prompt_tokens = prompt_tokens if options.continuous_usage_stats else None
+        self._tokens = 0
         self._around: dict[int, list[str]] = {}  # by answer: what comes before its text, and after it
 
     def __call__(self, piece: Piece) -> str:
-        """The event; empty if a piece brings nothing to read."""
         self._tokens += len(piece.sampled)
         is_inner = piece.finish_reason is None and not self._format.with_logprobs
         if is_inner and not piece.text:
@@ -276,8 +298,10 @@ class ChunkEvents:
         return self._event(chunk)
 
     def first(self, count: int) -> str:
-        """The events before the first token of any of the `count` answers."""
         return "".join(map(self._event, self._format.first_chunks(count)))
+
+    def last(self, usage: dict[str, Any]) -> str:
+        return event(self._format.usage_chunk(usage)) if self._has_usage else ""
 
     def _with_text(self, piece: Piece) -> str:
         if piece.index not in self._around:
@@ -287,9 +311,10 @@ class ChunkEvents:
         return f"{before}{json.dumps(piece.text)}{after}"
 
     def _event(self, chunk: Mapping[str, Any]) -> str:
-        asked, made = self._prompt_tokens, self._tokens
-        usage = {} if asked is None else {"usage": token_counts(asked, made)}
-        return event({**chunk, **self._extra, **usage})
+        asked, usage = self._prompt_tokens, {"usage": None} if self._has_usage else {}
+        if asked is not None:
+            usage = {"usage": token_counts(asked, self._tokens)}
+        return event({**chunk, **usage})
 
 
 def token_counts(asked: int, made: int) -> dict[str, int]:

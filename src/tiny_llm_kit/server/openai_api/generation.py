@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from ...solution_types import Piece, SamplingParams, ServingPackage, StructuredOutputsParams
 from .errors import INTERNAL, ApiError, json_response, not_serving, unavailable
-from .event_stream import DONE, Disconnected, EventStream, event, while_connected
-from .formats import AnswerFormat, ChunkEvents, token_counts
+from .event_stream import Disconnected, EventStream, event, while_connected
+from .formats import AnswerFormat, token_counts
 from .schemas import GenerationBody, StreamOptions
 from .service_contract import AnswerStream, ModelService
 
@@ -157,22 +157,18 @@ class Generation:
 
     async def _events(self, body: GenerationBody) -> AsyncGenerator[str, None]:
         options = body.stream_options or StreamOptions.model_construct()
-        extra = {"usage": None} if options.include_usage else {}
-        asked = self._prompt_tokens if options.continuous_usage_stats else None
-        chunk_event = ChunkEvents(self.format, extra, asked)
-        if first := chunk_event.first(len(self.stream.sequences)):
+        events = self.format.events(options, self._prompt_tokens)
+        if first := events.first(len(self.stream.sequences)):
             yield first
         try:
             async for pieces in self.stream:
                 check_pieces(pieces)
-                for text in filter(None, map(chunk_event, pieces)):
+                for text in filter(None, map(events, pieces)):
                     yield text
         except ApiError as error:  # the status was sent long ago
-            yield event(error.in_words_of(body.own_names).body())
+            yield event(error.in_words_of(body.own_names).body()) + self.format.end
         else:
-            if options.include_usage:
-                yield event(self.format.usage_chunk(self._usage()))
-        yield DONE
+            yield events.last(self._usage()) + self.format.end
 
     def _tokens(self) -> dict[str, int]:
         """Numbers of tokens so far, for the log."""

@@ -13,65 +13,58 @@ from pydantic_core import PydanticCustomError
 Values = tuple[Any, ...]
 ANYTHING: Values = (...,)  # of a field that changes no answer, whatever it is
 
-GENERATION: dict[str, Values] = {
-    # for whoever runs the server
-    "metadata": ANYTHING,
-    "safety_identifier": ANYTHING,
-    "prompt_cache_key": ANYTHING,
-    "service_tier": ("auto", "default"),
-    "store": (False,),
-    "priority": (0,),
-    "vllm_xargs": ({},),
-    "kv_transfer_params": (),
-    "cache_salt": (),
-    # how tokens are chosen
-    "length_penalty": (1,),
-    "use_beam_search": (False,),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
-    "guided_decoding_backend": ANYTHING,
-    "guided_whitespace_pattern": (),
-    # what is read and returned
-    "spaces_between_special_tokens": (True,),
-    "truncate_prompt_tokens": (),
-    "prompt_logprobs": (),
-    "logprob_token_ids": (),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
-}
-COMPLETION: dict[str, Values] = {
-    "suffix": ("",),
-    "add_special_tokens": (True,),
-}
-TEMPLATE: dict[str, Values] = {
-    "continue_final_message": (False,),
-    "chat_template": (),
-    "mm_processor_kwargs": ({},),
-    "media_io_kwargs": ({},),
-}
-CHAT: dict[str, Values] = {
-    **TEMPLATE,
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "web_search_options": (),
-    "verbosity": ("medium",),
-    "echo": (False,),
-    "add_generation_prompt": (True,),
-    "add_special_tokens": (False,),
-    "documents": ([],),
-}
-STREAM: dict[str, Values] = {"include_obfuscation": (False,)}
-STRUCTURED: dict[str, Values] = {
-    "disable_fallback": ANYTHING,
-    "disable_any_whitespace": ANYTHING,
-    "disable_additional_properties": (False,),
-    "whitespace_pattern": (),
-    "structural_tag": (),
-}
-TOKENIZE: dict[str, Values] = {**TEMPLATE, "return_token_strs": (False,)}
+
+def table(*rows: tuple[str, Values]) -> dict[str, Values]:
+    """Fields by name: names with spaces between them, and the values that change nothing."""
+    return {name: values for names, values in rows for name in names.split()}
+
+
+GENERATION = table(
+    ("metadata safety_identifier prompt_cache_key guided_decoding_backend", ANYTHING),
+    ("service_tier", ("auto", "default")),
+    ("store use_beam_search return_token_ids return_tokens_as_token_ids", (False,)),
+    ("spaces_between_special_tokens", (True,)),
+    ("priority", (0,)),
+    ("length_penalty", (1,)),
+    ("vllm_xargs", ({},)),
+    ("bad_words", ([],)),
+    ("kv_transfer_params cache_salt allowed_token_ids guided_whitespace_pattern truncate_prompt_tokens", ()),
+    ("prompt_logprobs logprob_token_ids", ()),
+)
+COMPLETION = table(("suffix", ("",)), ("add_special_tokens", (True,)))
+TEMPLATE = table(
+    ("continue_final_message", (False,)),
+    ("chat_template", ()),
+    ("mm_processor_kwargs media_io_kwargs", ({},)),
+)
+CHAT = TEMPLATE | table(
+    ("functions documents", ([],)),
+    ("function_call", ("none", "auto")),
+    ("modalities", (["text"],)),
+    ("audio prediction web_search_options", ()),
+    ("verbosity", ("medium",)),
+    ("echo add_special_tokens", (False,)),
+    ("add_generation_prompt", (True,)),
+)
+STREAM = table(("include_obfuscation", (False,)))
+STRUCTURED = table(
+    ("disable_fallback disable_any_whitespace", ANYTHING),
+    ("disable_additional_properties", (False,)),
+    ("whitespace_pattern structural_tag", ()),
+)
+TOKENIZE = TEMPLATE | table(("return_token_strs", (False,)))
+RESPONSES = table(  # nothing is stored, whatever `store` says
+    ("metadata store prompt_cache_key safety_identifier parallel_tool_calls max_tool_calls", ANYTHING),
+    ("include tools", ([],)),
+    ("background", (False,)),
+    ("conversation previous_response_id prompt", ()),
+    ("reasoning stream_options", ({},)),
+    ("service_tier", ("auto", "default")),
+    ("text", ({"format": {"type": "text"}}, {})),
+    ("tool_choice", ("auto", "none")),
+    ("top_logprobs", (0,)),
+    ("truncation", ("disabled",)),
+)
 
 
 def changes_nothing(value: Any, values: Values) -> bool:

@@ -2,7 +2,8 @@
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
+from itertools import count
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -11,34 +12,9 @@ from pydantic_core import PydanticCustomError
 from ...solution_types import Piece
 from . import known_fields
 from .answer_parts import AnswerDelta, AnswerReader
-from .errors import ApiError
 from .event_stream import event
 from .formats import AnswerFormat
-from .generation import Generation, check_pieces
-from .schemas import MOST_MESSAGES, ChatBody, Count, GenerationBody, StrictBody
-
-TEXTS = ("input_text", "output_text", "text")
-KNOWN: dict[str, known_fields.Values] = {
-    "metadata": known_fields.ANYTHING,
-    "store": known_fields.ANYTHING,  # nothing is kept
-    "include": ([],),
-    "background": (False,),
-    "conversation": (),
-    "previous_response_id": (),
-    "prompt": (),
-    "prompt_cache_key": known_fields.ANYTHING,
-    "reasoning": ({},),
-    "safety_identifier": known_fields.ANYTHING,
-    "service_tier": ("auto", "default"),
-    "stream_options": ({},),
-    "text": ({"format": {"type": "text"}}, {}),
-    "tools": ([],),
-    "tool_choice": ("auto", "none"),
-    "parallel_tool_calls": known_fields.ANYTHING,
-    "max_tool_calls": known_fields.ANYTHING,
-    "top_logprobs": (0,),
-    "truncation": ("disabled",),
-}
+from .schemas import MOST_MESSAGES, ChatBody, Count, StreamOptions, StrictBody
 
 
 class InputPart(BaseModel):
@@ -78,7 +54,7 @@ class InputMessage(BaseModel):
 class ResponseBody(StrictBody):
     """The body of `POST /v1/responses`."""
 
-    known = KNOWN
+    known = known_fields.RESPONSES
     input: str | Annotated[list[InputMessage], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
     model: str | None = None
     instructions: str | None = Field(None, description="a system message before the input")
@@ -88,23 +64,25 @@ class ResponseBody(StrictBody):
     stream: bool | None = Field(None, description="send the answer as server-sent events while it is made")
     user: str | None = Field(None, description="accepted, not used")
 
-    def as_chat(self) -> ChatBody:
+    def as_chat(self) -> "ResponseChat":
         """The chat completion that it stands for."""
         turns = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else None
         turns = turns or [message.as_chat() for message in self.input if not isinstance(message, str)]
         if self.instructions:
             turns.insert(0, {"role": "system", "content": self.instructions})
         options = {name: getattr(self, name) for name in ("model", "temperature", "top_p", "stream")}
-        return ChatBody.model_validate(
+        return ResponseChat.model_validate(
             {**options, "messages": turns, "max_completion_tokens": self.max_output_tokens}
         )
 
 
-OWN_NAMES = {
-    "messages": "input",
-    "max_tokens": "max_output_tokens",
-    "max_completion_tokens": "max_output_tokens",
-}
+class ResponseChat(ChatBody):
+    """The chat completion of a response, whose errors have the names of the responses API."""
+
+    @property
+    def own_names(self) -> dict[str, str]:
+        limits = dict.fromkeys(("max_tokens", "max_completion_tokens"), "max_output_tokens")
+        return {"messages": "input", **limits}
 
 
 class ResponsesFormat(AnswerFormat):
@@ -116,10 +94,15 @@ class ResponsesFormat(AnswerFormat):
         reader: of the answer's text.
     """
 
+    end = ""
+
     def __init__(self, model: str, tokenizer: Any, body: ResponseBody, reader: AnswerReader):
         super().__init__(model, tokenizer, False)
         self.id, self._body, self.reader = f"resp_{uuid.uuid4().hex}", body, reader
         self.message_id = f"msg_{uuid.uuid4().hex}"
+
+    def events(self, options: StreamOptions, asked: int) -> "ResponseEvents":
+        return ResponseEvents(self)
 
     def whole(self, answers: Sequence[Piece], usage: dict[str, Any]) -> dict[str, Any]:
         delta = self.reader.add(answers[0].text, is_last=True)
@@ -183,46 +166,48 @@ class ResponsesFormat(AnswerFormat):
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-class ResponseGeneration(Generation):
-    """An open request whose stream has the events of the responses API."""
+class ResponseEvents:
+    """The pieces of one stream as events of the responses API.
 
-    format: ResponsesFormat  # type: ignore[misc]
+    Args:
+        form: of the response.
+    """
 
-    async def _events(self, body: GenerationBody) -> AsyncGenerator[str, None]:
-        form, number = self.format, 0
-        place = {"item_id": form.message_id, "output_index": 0, "content_index": 0}
+    def __init__(self, form: ResponsesFormat):
+        self._form, self._numbers = form, count()
+        self._answer, self._reason = AnswerDelta(), None
+        self._place = {"item_id": form.message_id, "output_index": 0, "content_index": 0}
 
-        def say(kind: str, **fields: Any) -> str:
-            nonlocal number
-            text = f"event: {kind}\n{event({'type': kind, **fields, 'sequence_number': number})}"
-            number += 1
-            return text
+    def first(self, count: int) -> str:
+        form = self._form
+        begun = form.response()
+        return (
+            self._say("response.created", response=begun)
+            + self._say("response.in_progress", response=begun)
+            + self._say("response.output_item.added", output_index=0, item=form.message(None, "in_progress"))
+            + self._say("response.content_part.added", **self._place, part=form.part(""))
+        )
 
-        yield say("response.created", response=form.response())
-        yield say("response.in_progress", response=form.response())
-        yield say("response.output_item.added", output_index=0, item=form.message(None, "in_progress"))
-        yield say("response.content_part.added", **place, part=form.part(""))
-        answer, reason = AnswerDelta(), None
-        try:
-            async for pieces in self.stream:
-                check_pieces(pieces)
-                for piece in pieces:
-                    reason = piece.finish_reason
-                    delta = form.reader.add(piece.text, reason is not None)
-                    answer.content, answer.reasoning = (
-                        answer.content + delta.content,
-                        answer.reasoning + delta.reasoning,
-                    )
-                    if delta.content:
-                        yield say("response.output_text.delta", **place, delta=delta.content, logprobs=[])
-        except ApiError as error:  # the status was sent long ago
-            yield event(error.in_words_of(OWN_NAMES).body())
-            return
-        whole = form.response(answer, reason, self._usage())
-        yield say("response.output_text.done", **place, text=answer.content, logprobs=[])
-        yield say("response.content_part.done", **place, part=form.part(answer.content))
-        yield say("response.output_item.done", output_index=0, item=whole["output"][0])
-        yield say(f"response.{whole['status']}", response=whole)
+    def __call__(self, piece: Piece) -> str:
+        self._reason, answer = piece.finish_reason, self._answer
+        delta = self._form.reader.add(piece.text, self._reason is not None)
+        answer.content, answer.reasoning = answer.content + delta.content, answer.reasoning + delta.reasoning
+        if not delta.content:
+            return ""
+        return self._say("response.output_text.delta", **self._place, delta=delta.content, logprobs=[])
+
+    def last(self, usage: dict[str, Any]) -> str:
+        whole, text = self._form.response(self._answer, self._reason, usage), self._answer.content
+        return (
+            self._say("response.output_text.done", **self._place, text=text, logprobs=[])
+            + self._say("response.content_part.done", **self._place, part=self._form.part(text))
+            + self._say("response.output_item.done", output_index=0, item=whole["output"][0])
+            + self._say(f"response.{whole['status']}", response=whole)
+        )
+
+    def _say(self, kind: str, **fields: Any) -> str:
+        number = next(self._numbers)
+        return f"event: {kind}\n{event({'type': kind, **fields, 'sequence_number': number})}"
 
 
 def usage_of(usage: dict[str, Any]) -> dict[str, Any]:
