@@ -22,10 +22,9 @@ from tiny_llm_kit.course.mdbook import find_mdbook
 from tiny_llm_kit.repo import BOOK, ROOT
 from tiny_llm_kit.trace.text import counted
 
-from .length import above
+from .length import FOLDED, VISIBLE, above
 from .minutes import TOTAL
 
-VISIBLE, FOLDED = 135_000, 30_000  # words of all built pages
 NOT_SEEN = {"script", "style", "title"}  # the title of a drawing is for screen readers
 MARKS = "\ue000\ue001"  # of `search_marks.py`, which no browser shows
 WITHOUT_END = {"br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
