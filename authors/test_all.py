@@ -1,12 +1,18 @@
-"""`pdm run test-all`: run every check that this machine can run, after installing the torch port if it is missing."""
+"""`pdm run test-all`: run every check that this machine can run, after installing what is missing.
+
+That is the authors' tools, by their lock file, and the torch port. `--smoke` needs neither.
+"""
 
 import argparse
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from tiny_llm_kit.course.doctor import authors_tools
 from tiny_llm_kit.course.tree import days
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.repo import ROOT, command_modules
@@ -15,6 +21,7 @@ from tiny_llm_kit.terminal import command
 Check = tuple[str, list[str]]
 
 INSTALLATION: Check = ("the torch port is missing: installing it", ["setup-torch"])
+TOOLS_COST = "500 MB in about 30 seconds"
 # One test process per core; the checks of the course that run beside them are single processes.
 WORKERS = max(2, min(8, os.cpu_count() or 1))
 TESTS: Check = (
@@ -70,11 +77,25 @@ def run_everything(long: bool) -> list[str]:
     """Say how long it takes, install what is missing, and run all checks; return the titles of failures."""
     minutes = max(3, round(SECONDS_OF_TWO_CORES * 2 / WORKERS / 60)) + 6 * long
     print(f"all checks take about {minutes} minutes on {WORKERS} cores; --smoke takes one", flush=True)
-    if "torch" in installed_backends():
-        return run_all(long)
-    failed = run([INSTALLATION])
-    print("two ports are installed now: `pdm run course port` shows which one you work on, and sets it")
+    failed = install_tools()
+    if "torch" not in installed_backends():
+        failed += run([INSTALLATION])
+        print("two ports are installed now: `pdm run course port` shows which one you work on, and sets it")
     return failed + run_all(long)
+
+
+def install_tools() -> list[str]:
+    """Install the authors' tools if any is missing; return the title if that failed."""
+    missing, line = authors_tools.missing_tools(), authors_tools.install_line()
+    if not missing:
+        return []
+    print(
+        f"== {', '.join(missing)} missing: installing the authors' tools, {TOOLS_COST}: `{line}`", flush=True
+    )
+    pdm, *arguments = shlex.split(line)
+    if (program := shutil.which(pdm)) is None:
+        return [f"there is no pdm on the PATH: run `{line}`"]
+    return [line] if subprocess.run([program, *arguments], cwd=ROOT).returncode else []
 
 
 def run_all(long: bool = False) -> list[str]:

@@ -4,6 +4,7 @@ import os
 import sys
 
 from tiny_llm_kit.course.capabilities import tested_ports
+from tiny_llm_kit.course.doctor import authors_tools
 from tiny_llm_kit.course.grading.run import files_of, parse, parser, run, selected_days
 from tiny_llm_kit.engine.backends.installation import install_line, installed_backends
 from tiny_llm_kit.repo import BACKENDS, ROOT, TESTS
@@ -18,6 +19,8 @@ def main(argv: list[str] | None = None) -> None:
     if missing and os.environ.get("CI"):
         fail(f"CI tests every port, and {missing[0]} is missing: {install_line(missing[0])}")
     chosen = selected_days(options.week, options.day, options.task)
+    if not chosen:
+        authors_tools.require()
     paths = files_of(chosen) if chosen else [TESTS, ROOT / "tests_refsol"]
     status = run("ref", backends, paths, options, rest)
     for port in missing:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
+from tiny_llm_kit.course.doctor import authors_tools
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_kit.model.smollm2 import NAME, fetched_smollm2
@@ -45,7 +46,9 @@ LLAMA_CPP = PIP.format("llama-cpp-python gguf")
 MLX_LM = Baseline("mlx", "mlx_lm_baseline", ("mlx_lm",), PIP.format("--no-deps mlx-lm"))
 XLLAMACPP = Baseline(None, "xllamacpp_baseline", ("xllamacpp",), PIP.format("xllamacpp"), "cpu")
 BASELINES = {
-    "transformers": Baseline("torch", "transformers_baseline", ("transformers",), "run `pdm install`"),
+    "transformers": Baseline(
+        "torch", "transformers_baseline", ("transformers",), f"run `{authors_tools.INSTALL}`"
+    ),
     "llama.cpp": Baseline("torch", "llama_cpp_baseline", ("llama_cpp", "gguf"), LLAMA_CPP, "cpu"),
     "xllamacpp": XLLAMACPP,
     "xllamacpp-drafts": XLLAMACPP,

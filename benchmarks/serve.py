@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tiny_llm_kit.course.doctor import authors_tools
 from tiny_llm_kit.engine.arguments import DTYPES, positive_number
 from tiny_llm_kit.model.hub import load_tokenizer
 from tiny_llm_kit.repo import BACKENDS
@@ -274,6 +275,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
 @command
 def main(argv: list[str] | None = None) -> None:
     options = parsed(argv)
+    authors_tools.require("openai")  # its client sends the load
     is_kept = options.save_result or options.result_dir or options.result_filename
 
     def run(report: RunProgress) -> dict[str, Any]:

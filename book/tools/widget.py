@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from tiny_llm_kit.course.doctor import authors_tools
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.trace.provenance import load, save
 from tiny_llm_kit.trace.simulation.cost_fit import MEASURED, sealed
@@ -45,7 +46,9 @@ def scripts(changed: Mapping[str, str] | None = None) -> Iterator[Callable[[str]
     try:
         from py_mini_racer import MiniRacer
     except ImportError:
-        raise RuntimeError("mini-racer is missing, which runs the widget's scripts: `pdm install`") from None
+        raise RuntimeError(
+            f"mini-racer is missing, which runs the widget's scripts: `{authors_tools.INSTALL}`"
+        ) from None
     texts = {name: (FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS}
     with MiniRacer() as engine:
         for text in {**texts, **(changed or {})}.values():

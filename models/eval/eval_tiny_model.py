@@ -10,6 +10,7 @@ from rich.console import Console
 
 from tiny_llm_kit.course.address import Day, parse_day
 from tiny_llm_kit.course.capabilities import ends_at_a_blank, needed_day, tested_ports
+from tiny_llm_kit.course.doctor import authors_tools
 from tiny_llm_kit.engine.arguments import model_argument, output_argument, whole_number
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.solution import SOLUTIONS
@@ -106,6 +107,8 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(
             f"--activations {options.activations} needs quantised weights: add --quantize 4bit or 8bit"
         )
+    if options.solution == ORACLE:
+        authors_tools.require("transformers")
     console = Console()
     try:
         runs = run_all(options, console)

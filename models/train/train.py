@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tiny_llm_kit.course.doctor import authors_tools
 from tiny_llm_kit.engine.backends.installation import require_backend
 
 from .shipped import DENSE, MIXTURE
@@ -43,7 +44,8 @@ def main(argv: list[str] | None = None) -> None:
         parser.error("--steps must be at least 1")
     if not can_be_made(out):
         parser.error(f"--out {out}: no folder can be made there: give another one")
-    require_backend("torch")  # before the imports that need it
+    require_backend("torch")
+    authors_tools.require("transformers")  # before the imports that need it
 
     from .pipeline import MIXTURE_STEPS, STEPS, run
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 
@@ -228,6 +229,21 @@ def test_it_says_how_long_it_takes_before_it_begins_and_a_smoke_test_takes_a_min
     assert re.match(r"all checks take about \d+ minutes on \d+ cores; --smoke takes one\n", calls[0][1])
     assert "two ports are installed now" in "".join(out for _, out in calls)
     assert [title for title, _ in calls[-2:]] == [title for title, _ in test_all.SMOKE]
+
+
+@pytest.mark.parametrize("pdm, code", [("/bin/pdm", 0), ("/bin/pdm", 1), (None, 0)])
+def test_missing_tools_of_authors_are_installed_by_their_lock_file(pdm, code, monkeypatch, capsys):
+    ran, line = [], test_all.authors_tools.install_line()
+    monkeypatch.setattr(test_all.authors_tools, "missing_tools", lambda: ["ruff"])
+    monkeypatch.setattr(test_all.shutil, "which", {"pdm": pdm}.get)
+    monkeypatch.setattr(
+        test_all.subprocess, "run", lambda call, **_: ran.append(call) or SimpleNamespace(returncode=code)
+    )
+    failed = test_all.install_tools()
+    told = capsys.readouterr().out
+    assert "ruff missing" in told and re.search(r"\d+ MB in about \d+ seconds", told) and line in told
+    assert ran == ([["/bin/pdm", *line.split()[1:]]] if pdm else [])
+    assert bool(failed) == (code != 0 or pdm is None) and all(line in title for title in failed)
 
 
 def test_long_tests_are_named_and_run_only_when_asked_for(monkeypatch, capsys):

@@ -6,7 +6,7 @@ import pytest
 
 from tiny_llm_kit.commands import doctor
 from tiny_llm_kit.course import capabilities
-from tiny_llm_kit.course.doctor import checks
+from tiny_llm_kit.course.doctor import authors_tools, checks
 from tiny_llm_kit.course.doctor.checks import Check
 from tiny_llm_kit.engine.backends import blas
 from tiny_llm_kit.torch_build import Facts
@@ -99,6 +99,27 @@ def test_what_only_some_machines_need_is_no_absent_package(distributions, monkey
     assert checks.check_packages() == Check("packages", "ok", "all 1 are installed")
 
 
+@pytest.mark.parametrize("old_glibc", [False, True])
+def test_the_authors_tools_are_no_learners_business(distributions, monkeypatch, old_glibc):
+    """Where they are missing, every place that needs them names one line, and doctor asks nobody for them."""
+    monkeypatch.setattr(authors_tools, "has_mlx_wheels", lambda: not old_glibc)
+    monkeypatch.setattr(authors_tools, "version_of", {"ruff": "0.9"}.get)
+    line = "pdm install -L pdm.authors.lock -G authors" + " --without mlx" * old_glibc
+    found = checks.check_authors_tools()
+    assert found.status == "ok" and not found.fix and line in found.detail
+    authors_tools.require("ruff")
+    for names, says in ((("openai", "ruff"), "openai not installed"), ((), "transformers, openai")):
+        with pytest.raises(SystemExit, match=says) as end:
+            authors_tools.require(*names)
+        assert line in str(end.value) and "ruff" not in str(end.value)
+
+
+def test_the_authors_tools_are_those_of_the_extra(monkeypatch):
+    monkeypatch.setattr(authors_tools, "version_of", lambda name: None)
+    assert {"pytest-xdist", "transformers", "basedpyright"} <= set(authors_tools.missing_tools())
+    assert not {"pexpect", "pytest", "torch"} & set(authors_tools.missing_tools())
+
+
 def test_the_course_itself_not_installed(monkeypatch):
     def requires(name):
         raise checks.importlib.metadata.PackageNotFoundError(name)
@@ -131,7 +152,10 @@ def test_mlx_on_an_older_glibc(machine, distributions, monkeypatch):
     for found, says in (((2, 34), "here is 2.34"), ((), "here is another C library")):
         monkeypatch.setattr(checks, "glibc", lambda found=found: found)
         check = checks.check_mlx()
-        assert (check.status, check.fix) == ("warn", "pdm install --without mlx,ray") and says in check.detail
+        assert (check.status, check.fix) == (
+            "warn",
+            "pdm install --without mlx,ray,authors",
+        ) and says in check.detail
 
 
 def test_a_port_that_does_not_work(machine, distributions):

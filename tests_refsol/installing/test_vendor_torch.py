@@ -83,8 +83,9 @@ def small_project(project: Path, *wheels: Path) -> None:
     (project / "pyproject.toml").write_text(text, encoding="utf-8")
 
 
-def test_the_lock_file_knows_no_torch_and_no_vendors_package():
-    names = re.findall(r'^name = "(.+)"$', (ROOT / "pdm.lock").read_text(encoding="utf-8"), re.MULTILINE)
+@pytest.mark.parametrize("lock", ["pdm.lock", "pdm.authors.lock"])
+def test_a_lock_file_knows_no_torch_and_no_vendors_package(lock):
+    names = re.findall(r'^name = "(.+)"$', (ROOT / lock).read_text(encoding="utf-8"), re.MULTILINE)
     assert "numpy" in names
     assert not [name for name in names if name == "torch" or name.startswith(("torch-", "habana"))]
 

@@ -15,7 +15,7 @@ from ...repo import MODELS
 from ...torch_build import GAUDI_FIX, INTEL_MAC, Facts, is_intel_mac
 from .. import capabilities
 from ..mdbook import find_mdbook
-from . import probe, setup_torch
+from . import authors_tools, probe, setup_torch
 
 PYTHONS = [(3, minor) for minor in range(10, 14)]
 # A few bf16 rounding steps at the magnitude of the numbers in hpu_self_check.
@@ -77,6 +77,14 @@ def check_packages() -> Check:
     if absent:
         return Check("packages", "missing", f"absent: {', '.join(absent)}", "pdm install")
     return Check("packages", "ok", f"all {len(names)} are installed")
+
+
+def check_authors_tools() -> Check:
+    """Report what only authors of the course need; a learner is never asked to install it."""
+    name, missing = "authors' tools", authors_tools.missing_tools()
+    if not missing:
+        return Check(name, "ok", "installed: `pdm run test-all` finds them")
+    return Check(name, "ok", f"not installed, and no day needs them: `{authors_tools.install_line()}`")
 
 
 @cache
@@ -256,6 +264,7 @@ CHECKS: list[Callable[[], Check]] = [
     check_mdbook,
     check_model,
     check_port,
+    check_authors_tools,
 ]
 
 
