@@ -267,8 +267,14 @@ SCHEMAS = [
         "required": ["a", "b"],
     },
     {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 2, "maxItems": 3},
-    {"type": "object", "properties": {"c": {"type": "string", "maxLength": 4}}, "required": ["c"]},
+    # A format that nobody checks is a remark; a value that looks like one is none.
+    {
+        "type": "object",
+        "properties": {"c": {"type": "string", "maxLength": 4, "format": "path"}},
+        "required": ["c"],
+    },
     {"anyOf": [{"const": None}, {"type": "array", "items": {"const": "d"}, "minItems": 1, "maxItems": 2}]},
+    {"const": {"format": "path"}},
 ]
 CLOSED = [{"additionalProperties": False, **each} if "properties" in each else each for each in SCHEMAS]
 
@@ -281,7 +287,7 @@ def is_valid(value, number: int) -> bool:
         return 2 <= len(value) <= 3 and all(type(each) is int and 0 <= each <= 9 for each in value)
     if number == 2:
         return value.keys() == {"c"} and isinstance(value["c"], str) and len(value["c"]) <= 4
-    return value in (None, ["d"], ["d", "d"])
+    return value in (None, ["d"], ["d", "d"]) if number == 3 else value == {"format": "path"}
 
 
 @pytest.mark.parametrize("number", range(len(CLOSED)))

@@ -142,15 +142,16 @@ UNBOUNDED = {
     },
     "required": ["text", "count", "tags", "place"],
 }  # fmt: skip
-# As pydantic writes models in models, dicts, floats and Any.
+# As pydantic writes models in models, dicts, floats, Any, paths and addresses; and a name without a property.
 NESTED = {
     "type": "object",
     "properties": {
         "where": {"$ref": "#/$defs/Place"}, "share": {"type": "number"}, "rest": {"title": "Any", "type": "object"},
         "counts": {"type": "object", "additionalProperties": {"type": "integer"}}, "free": {"title": "Free"},
-        "list": {"type": "array", "items": {}}, "last": True,
+        "list": {"type": "array", "items": {}}, "last": True, "mail": {"type": "string", "format": "email"},
+        "file": {"type": "string", "format": "path"},
     },
-    "required": ["where", "share", "rest", "counts", "free", "list", "last"],
+    "required": ["where", "share", "rest", "counts", "free", "list", "last", "mail", "file", "unnamed"],
     "$defs": {"Place": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}},
 }  # fmt: skip
 

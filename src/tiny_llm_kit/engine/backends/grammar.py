@@ -11,6 +11,7 @@ import numpy as np
 
 from ...model.tokenizer import Tokenizer
 from ...solution_types import StructuredOutputsParams
+from .schema_formats import without_remarks
 
 MOST_CHARACTERS = 2**18  # of a schema or an expression; one of 4 MB takes more than a second
 # llguidance counts the work on expressions as fuel. On the worst ones a unit took 1.1 µs and kept 207 bytes.
@@ -188,7 +189,7 @@ class Grammars:
             elif wanted.grammar is not None:
                 text = LLMatcher.grammar_from_lark(lark_of(form))
             else:
-                text = LLMatcher.grammar_from_json_schema(form, overrides=JSON_FORM)
+                text = LLMatcher.grammar_from_json_schema(checked(form), overrides=JSON_FORM)
             return CompiledGrammar(lambda: LLMatcher(self._tokens, text, log_level=0, limits=limits))
         except ValueError as error:
             raise ValueError(one_line("has no grammar", str(error))) from None
@@ -199,6 +200,14 @@ def text_of(wanted: StructuredOutputsParams) -> str:
     if wanted.choice:
         return "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in wanted.choice)
     return wanted.regex or wanted.grammar or str(wanted.json or '{"type": "object"}')
+
+
+def checked(schema: str) -> str:
+    """The text of a schema without what is not checked; one that is no JSON is left to llguidance."""
+    try:
+        return json.dumps(without_remarks(json.loads(schema)))
+    except (ValueError, RecursionError):
+        return schema
 
 
 def lark_of(grammar: str) -> str:

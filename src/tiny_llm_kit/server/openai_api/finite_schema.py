@@ -9,8 +9,9 @@ AROUND = 6  # characters around a key and its value
 SHORTEST, MOST_ITEMS, ITEM = 16, 64, 24  # characters of a string, items of a list, and tokens for one of them
 LARGEST, SMALLEST_STEP = 10**15, 1e-6  # of a number
 DEEPEST = 40  # levels; what lies below stays as it is
-# A string with one of these has an end, or a form of its own.
-BOUNDED = {"enum", "const", "pattern", "format", "maxLength"}
+# A string with one of these has an end, or a form of its own; one with a format has room for that.
+BOUNDED = {"enum", "const", "pattern", "maxLength"}
+OF_A_FORMAT = 64  # characters: a time has 35 at most, a UUID 36
 # Without one of these any value fits, and a schema beside them says a part of the truth alone.
 FORMS = {"type", "enum", "const", "$ref", "anyOf", "oneOf", "properties"}
 ANY_SCALAR = {"type": ["string", "integer", "boolean", "null"]}
@@ -51,7 +52,8 @@ class Limits:
         kinds = made.get("type")
         kinds = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []
         if "string" in kinds and not BOUNDED & made.keys():
-            made["maxLength"] = max(SHORTEST, room - 2, least(made, "minLength"))
+            shortest = OF_A_FORMAT if "format" in made else SHORTEST
+            made["maxLength"] = max(shortest, room - 2, least(made, "minLength"))
         if {"integer", "number"} & {*kinds} and not {"enum", "const"} & made.keys():
             made = with_digits(made, "number" in kinds)
         if "array" in kinds:
@@ -83,6 +85,9 @@ class Limits:
         is_open = is_object and self.is_whole and "patternProperties" not in schema
         if not isinstance(properties, Mapping) or not properties:
             return self._keys(schema, room, depth) if is_open else {}
+        if is_open:
+            others = dict.fromkeys(unnamed(schema), schema.get("additionalProperties", True))
+            properties = {**properties, **others}
         share = (room - sum(len(name) + AROUND for name in properties)) // len(properties)
         closed = {"additionalProperties": False} if is_open else {}
         return {"properties": self._values(properties, share, depth), **closed}
@@ -103,6 +108,14 @@ def with_digits(schema: dict[str, Any], is_fraction: bool) -> dict[str, Any]:
     largest = max(LARGEST, smallest) if isinstance(smallest, int) else LARGEST
     step = {"multipleOf": SMALLEST_STEP} if is_fraction else {}
     return {"minimum": smallest, "maximum": largest, **step, **schema}
+
+
+def unnamed(schema: Mapping[str, Any]) -> list[str]:
+    """The names that an object must have, and of which its `properties` say nothing."""
+    required, properties = schema.get("required"), schema.get("properties")
+    if not isinstance(required, list) or not isinstance(properties, Mapping):
+        return []
+    return [name for name in required if isinstance(name, str) and name not in properties]
 
 
 def most_of(schema: Mapping[str, Any], what: str, room: int) -> int:

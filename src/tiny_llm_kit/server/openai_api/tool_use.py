@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...engine.backends.schema_formats import without_remarks
 from ...model.tokenizer import Tokenizer
 from .answer_parts import THINK, AnswerReader, ThoughtReader
 from .errors import ApiError
-from .finite_schema import finite
+from .finite_schema import finite, unnamed
 from .schemas import ChatBody, TemplateBody
 from .tool_calls import CallReader, ToolFormat, forced_calls, format_of
 from .tool_schemas import Function, NamedTool
@@ -119,9 +120,9 @@ class ToolUse:
 def arguments_schema(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
     """The schema of forced arguments: an object, with no other properties than those that are named."""
     schema = {"type": "object", **(parameters or {"properties": {}, "additionalProperties": False})}
-    if "properties" in schema and "patternProperties" not in schema:
+    if "properties" in schema and "patternProperties" not in schema and not unnamed(schema):
         schema.setdefault("additionalProperties", False)
-    return schema
+    return without_remarks(schema)
 
 
 def begins_inside_thought(tokenizer: Tokenizer, prompt: Sequence[int]) -> bool:
