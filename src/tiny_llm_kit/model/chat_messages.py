@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from .files import Json
+
 OTHER_PARTS = ("image_url", "input_audio", "audio_url", "video_url", "file", "refusal", "image_embeds")
 
 
-def why_not_read(message: Mapping[str, Any]) -> str | None:
+def why_not_read(message: Json) -> str | None:
     """Why a message of OpenAI's API is not supported here, in one line; None for others."""
     role, content = message.get("role"), message.get("content")
     if role == "function":
@@ -22,7 +24,7 @@ def why_not_read(message: Mapping[str, Any]) -> str | None:
     return other and f"a part of type {other} is not supported: give texts"
 
 
-def plain_message(message: Mapping[str, Any]) -> dict[str, Any]:
+def plain_message(message: Json) -> Json:
     """A message for chat templates, with one text. "developer" is OpenAI's newer name for the role "system".
 
     Args:
@@ -46,7 +48,7 @@ def plain_message(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**message, "role": "system" if role == "developer" else role, "content": text, **own}
 
 
-def plain_call(call: Any) -> dict[str, Any]:
+def plain_call(call: Any) -> Json:
     """A call of a tool for chat templates, which write its arguments themselves: an object instead of JSON.
 
     Raises:

@@ -12,7 +12,7 @@ from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from .files import CheckpointError, read_optional_json, shown
+from .files import CheckpointError, Json, read_optional_json, shown
 
 
 class ChatTemplateError(CheckpointError):
@@ -42,7 +42,7 @@ class ChatTemplate:
         special_tokens: tokens that templates refer to by name, such as `bos_token`.
     """
 
-    def __init__(self, sources: Mapping[str, Any], file: Path, special_tokens: Mapping[str, str]):
+    def __init__(self, sources: Json, file: Path, special_tokens: Mapping[str, str]):
         self._sources, self._file, self.special_tokens = dict(sources), file, dict(special_tokens)
 
     @property
@@ -50,9 +50,7 @@ class ChatTemplate:
         """The texts of all its templates."""
         return "\n".join(text for text in self._sources.values() if isinstance(text, str))
 
-    def render(
-        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **names: Any
-    ) -> str:
+    def render(self, messages: Sequence[Json], add_generation_prompt: bool = True, **names: Any) -> str:
         """The prompt for `messages`, each `{"role": …, "content": …}`; `names` are further variables of the template.
 
         Raises:
@@ -87,7 +85,7 @@ class ChatTemplate:
 
 
 def read_chat_template(
-    folder: Path, tokenizer_config: Mapping[str, Any], special_tokens: Mapping[str, str]
+    folder: Path, tokenizer_config: Json, special_tokens: Mapping[str, str]
 ) -> ChatTemplate | None:
     """The folder's templates, from the first place that has any; None if there is none.
 
@@ -109,7 +107,7 @@ def read_chat_template(
     return None if found is None else ChatTemplate(_by_name(found), file, special_tokens)
 
 
-def _by_name(templates: Any) -> dict[str, Any]:
+def _by_name(templates: Any) -> Json:
     """Templates by name: older files have a list of them."""
     if isinstance(templates, list):
         return {

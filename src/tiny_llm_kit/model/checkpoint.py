@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import ModelConfig
-from .files import CheckpointError, shown
+from .files import CheckpointError, Json, shown
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Checkpoint:
     """
 
     config: ModelConfig
-    weights: Mapping[str, Any]
+    weights: Json
     folder: Path | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     bytes_read: int = 0

@@ -18,7 +18,7 @@ from .families import (
     windows_of,
     with_defaults,
 )
-from .files import CheckpointError, read_json, require
+from .files import CheckpointError, Json, read_json, require
 from .mixture import Mixture
 from .rope_scaling import RopeScaling, read_rope_scaling, rope_fields, scaled_context
 
@@ -176,7 +176,7 @@ def read_config(folder: Path) -> ModelConfig:
         raise CheckpointError(f"{file}: {error}; correct the field or choose another model") from None
 
 
-def config_of(data: dict[str, Any]) -> ModelConfig:
+def config_of(data: Json) -> ModelConfig:
     """The configuration in the fields of `config.json`, all given. Raises CheckpointError as `read_config`."""
     architecture = _architecture(data)
     known = ", ".join(ARCHITECTURES)
@@ -188,7 +188,7 @@ def config_of(data: dict[str, Any]) -> ModelConfig:
         "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size",
         "max_position_embeddings", "rms_norm_eps",
     )  # fmt: skip
-    same: dict[str, Any] = {name: data.get(name) for name in same_names}
+    same: Json = {name: data.get(name) for name in same_names}
     rope, theta = rope_fields(data)
     dtype = data.get("dtype", data.get("torch_dtype"))
     config = ModelConfig(
@@ -212,7 +212,7 @@ def config_of(data: dict[str, Any]) -> ModelConfig:
     return replace(config, rope_scaling=scaling, max_position_embeddings=longest)
 
 
-def _architecture(data: dict[str, Any]) -> Any:
+def _architecture(data: Json) -> Any:
     names = data.get("architectures")
     return names[0] if isinstance(names, list) and len(names) == 1 else names
 
@@ -238,5 +238,5 @@ def _quantization(data: dict) -> Quantization | None:
     return replace(_bits_of(found), by_name=by_name)
 
 
-def _bits_of(entry: Mapping[str, Any]) -> Quantization:
+def _bits_of(entry: Json) -> Quantization:
     return Quantization(group_size=entry.get("group_size"), bits=entry.get("bits"))  # type: ignore[arg-type]

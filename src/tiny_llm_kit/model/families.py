@@ -5,15 +5,15 @@ queries and keys, Qwen2 has biases, Mistral has a sliding window; for Llama the 
 Mixtral is Mistral with a mixture of experts as its MLP, and Qwen3-MoE is Qwen3 with one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .files import require
+from .files import Json, require
 from .mixture import Mixture, mixtral, qwen3_moe
 
 # The values of transformers' classes for fields that a file omits; each class has some of its own.
-DEFAULTS: Mapping[str, Any] = {
+DEFAULTS: Json = {
     "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32, "num_attention_heads": 32,
     "num_key_value_heads": 32, "vocab_size": 151936, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
     "rope_theta": 10000.0, "sliding_window": 4096, "max_window_layers": 28,
@@ -45,8 +45,8 @@ class Family:
     mlp_bias: bool | None = False
     output_bias: bool = True
     window: str = "none"
-    mixture: Callable[[Mapping[str, Any], int], Mixture] | None = None
-    defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    mixture: Callable[[Json, int], Mixture] | None = None
+    defaults: Json = field(default_factory=dict, hash=False)
 
     def check_biases(self, attention_bias: bool, mlp_bias: bool) -> None:
         """Reject biases that this architecture never has, and missing ones that it always has."""
@@ -88,7 +88,7 @@ FAMILIES = {
 }  # fmt: skip
 
 
-def with_defaults(architecture: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+def with_defaults(architecture: Any, data: Json) -> Json:
     """The fields of `config.json` with those that it omits, as transformers' class has them."""
     family = FAMILIES.get(architecture) if isinstance(architecture, str) else None
     return {**DEFAULTS, **family.defaults, **data} if family else dict(data)
@@ -100,7 +100,7 @@ def biases_of(architecture: str, attention_bias: bool, mlp_bias: bool) -> tuple[
     return attention * attention_bias + MLP * mlp_bias
 
 
-def head_dim_of(data: Mapping[str, Any]) -> Any:
+def head_dim_of(data: Json) -> Any:
     """D: from the file, or E / H."""
     given, E, H = data.get("head_dim"), data.get("hidden_size"), data.get("num_attention_heads")
     if given is not None:
@@ -113,20 +113,20 @@ def head_dim_of(data: Mapping[str, Any]) -> Any:
     return E // H
 
 
-def key_value_heads_of(data: Mapping[str, Any]) -> Any:
+def key_value_heads_of(data: Json) -> Any:
     """Hkv: from the file, or one per query head."""
     given = data.get("num_key_value_heads")
     return data.get("num_attention_heads") if given is None else given
 
 
-def mixture_of(architecture: str, data: Mapping[str, Any], layers: int) -> Mixture | None:
+def mixture_of(architecture: str, data: Json, layers: int) -> Mixture | None:
     """The numbers of the mixtures of a model with this many layers; None if it has none."""
     read = FAMILIES[architecture].mixture
     mixture = read(data, layers) if read else None
     return mixture if mixture and mixture.layers else None
 
 
-def windows_of(architecture: str, data: Mapping[str, Any], layers: int) -> tuple[int | None, tuple[str, ...]]:
+def windows_of(architecture: str, data: Json, layers: int) -> tuple[int | None, tuple[str, ...]]:
     """`sliding_window` and `layer_types` of a model with this many layers: (None, ()) if none slides."""
     family = FAMILIES[architecture]
     rules = {
@@ -137,32 +137,32 @@ def windows_of(architecture: str, data: Mapping[str, Any], layers: int) -> tuple
     return (None, ()) if is_full else (window, types)
 
 
-def _no_window(data: Mapping[str, Any], layers: int) -> tuple[Any, tuple[str, ...]]:
+def _no_window(data: Json, layers: int) -> tuple[Any, tuple[str, ...]]:
     window, used = data.get("sliding_window"), data.get("use_sliding_window", True)
     require("sliding_window", window, window is None or used is False, "null: this architecture has none")
     _require_full(data)
     return None, ()
 
 
-def _all_slide(data: Mapping[str, Any], layers: int) -> tuple[Any, tuple[str, ...]]:
+def _all_slide(data: Json, layers: int) -> tuple[Any, tuple[str, ...]]:
     """Mistral's windows: the window is for all layers; null means none."""
     _require_no_field(data, "layer_types", "absent: in this architecture all layers are alike")
     window = data.get("sliding_window")
     return window, () if window is None else ("sliding_attention",) * layers
 
 
-def _all_slide_by_switch(data: Mapping[str, Any], layers: int) -> tuple[Any, tuple[str, ...]]:
+def _all_slide_by_switch(data: Json, layers: int) -> tuple[Any, tuple[str, ...]]:
     """Qwen3-MoE's windows: for all layers, if they are used at all."""
     return _all_slide(data, layers) if _uses_windows(data) else (None, ())
 
 
-def _uses_windows(data: Mapping[str, Any]) -> bool:
+def _uses_windows(data: Json) -> bool:
     switch = data.get("use_sliding_window", False)
     require("use_sliding_window", switch, isinstance(switch, bool), "a bool")
     return switch
 
 
-def _some_slide(data: Mapping[str, Any], layers: int) -> tuple[Any, tuple[str, ...]]:
+def _some_slide(data: Json, layers: int) -> tuple[Any, tuple[str, ...]]:
     """Qwen's windows: by a switch and a list of layer types, or for all layers from `max_window_layers` on."""
     window = data.get("sliding_window") if _uses_windows(data) else None
     types = data.get("layer_types")
@@ -185,11 +185,11 @@ def _words(types: list) -> tuple[str, ...]:
     return tuple(types)
 
 
-def _require_full(data: Mapping[str, Any]) -> None:
+def _require_full(data: Json) -> None:
     types = data.get("layer_types")
     is_full = types is None or (isinstance(types, list) and all(kind == "full_attention" for kind in types))
     require("layer_types", types, is_full, "full_attention in every layer: this architecture has no other")
 
 
-def _require_no_field(data: Mapping[str, Any], field: str, wanted: str) -> None:
+def _require_no_field(data: Json, field: str, wanted: str) -> None:
     require(field, data.get(field), data.get(field) is None, wanted)

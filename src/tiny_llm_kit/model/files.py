@@ -2,6 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]  # an object, whose values are of any type that JSON has
 
 
 class CheckpointError(ValueError):
@@ -21,7 +24,7 @@ def require(field: str, value: object, holds: bool, wanted: str) -> None:
         raise CheckpointError(f"{field} is {found} and must be {wanted}")
 
 
-def read_json(file: Path) -> dict:
+def read_json(file: Path) -> Json:
     """The object in a JSON file of a model folder; its keys are unique.
 
     Raises:
@@ -40,7 +43,7 @@ def read_json(file: Path) -> dict:
     return data
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict:
+def _unique(pairs: list[tuple[str, object]]) -> Json:
     # Readers differ on which of two equal keys they use, so we might not check what is loaded.
     data = dict(pairs)
     if len(data) < len(pairs):
@@ -57,6 +60,6 @@ def _problem(error: Exception) -> str:
     return "is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def read_optional_json(file: Path) -> dict:
+def read_optional_json(file: Path) -> Json:
     """Like `read_json`, but `{}` if there is no such file."""
     return read_json(file) if file.exists() else {}

@@ -16,11 +16,10 @@ transformers splits SmolLM's texts as GPT-2's, which is different where several 
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from .files import require
+from .files import Json, require
 from .tokenizer import BYTE_OF_CHARACTER
 
 GGML = "tokenizer.ggml."
@@ -39,7 +38,7 @@ SPLITS = {
 }
 
 
-def gguf_bpe(fields: Mapping[str, Any], tokens: dict[str, int]) -> Tokenizer:
+def gguf_bpe(fields: Json, tokens: dict[str, int]) -> Tokenizer:
     """The tokenizer of a header, byte-level ("gpt2") or SentencePiece ("llama").
 
     Args:
@@ -51,21 +50,21 @@ def gguf_bpe(fields: Mapping[str, Any], tokens: dict[str, int]) -> Tokenizer:
     return _byte_level(fields, tokens) if fields[GGML + "model"] == "gpt2" else _pieces(fields, tokens)
 
 
-def listed(fields: Mapping[str, Any], name: str, types: set[type], wanted: str) -> list:
+def listed(fields: Json, name: str, types: set[type], wanted: str) -> list:
     """A list of the header whose entries are of these types."""
     values = fields.get(GGML + name)
     require(GGML + name, values, isinstance(values, list) and {*map(type, values)} <= types, wanted)
     return values  # type: ignore[return-value]
 
 
-def flag(fields: Mapping[str, Any], name: str, default: bool) -> bool:
+def flag(fields: Json, name: str, default: bool) -> bool:
     """A bool of the header."""
     value = fields.get(GGML + name, default)
     require(GGML + name, value, isinstance(value, bool), "a bool")
     return value
 
 
-def _byte_level(fields: Mapping[str, Any], tokens: dict[str, int]) -> Tokenizer:
+def _byte_level(fields: Json, tokens: dict[str, int]) -> Tokenizer:
     pre = fields.get(GGML + "pre", "default")
     require(GGML + "pre", pre, isinstance(pre, str) and pre in SPLITS, " or ".join(SPLITS))
     # Llama 3 takes a word that is a token even where no merges lead to it.
@@ -80,7 +79,7 @@ def _byte_level(fields: Mapping[str, Any], tokens: dict[str, int]) -> Tokenizer:
     return bpe
 
 
-def _merges(fields: Mapping[str, Any], tokens: Mapping[str, int]) -> list[tuple[str, str]]:
+def _merges(fields: Json, tokens: Mapping[str, int]) -> list[tuple[str, str]]:
     """The pairs that become one token, in the order in which they are merged."""
     pairs = {}  # of two equal pairs the first counts
     for index, merge in enumerate(listed(fields, "merges", {str}, "a list of texts")):
@@ -91,7 +90,7 @@ def _merges(fields: Mapping[str, Any], tokens: Mapping[str, int]) -> list[tuple[
     return list(pairs)
 
 
-def _pieces(fields: Mapping[str, Any], tokens: dict[str, int]) -> Tokenizer:
+def _pieces(fields: Json, tokens: dict[str, int]) -> Tokenizer:
     """SentencePiece; a character that is no token is written as its bytes."""
     absent = [name for byte in range(256) if (name := f"<0x{byte:02X}>") not in tokens]
     require(GGML + "tokens", absent, not absent, "complete: these bytes are absent")
@@ -106,7 +105,7 @@ def _pieces(fields: Mapping[str, Any], tokens: dict[str, int]) -> Tokenizer:
     return bpe
 
 
-def _scores(fields: Mapping[str, Any], count: int) -> list[float]:
+def _scores(fields: Json, count: int) -> list[float]:
     wanted = f"a list of {count} finite numbers, one per token"
     scores = listed(fields, "scores", {float, int}, wanted)
     require(GGML + "scores", scores, len(scores) == count and all(map(math.isfinite, scores)), wanted)

@@ -11,7 +11,7 @@ import numpy as np
 
 from .config import ModelConfig, Quantization, config_of
 from .expert_names import is_router
-from .files import CheckpointError, require
+from .files import CheckpointError, Json, require
 from .gguf_file import GgufFile, GgufTensor
 from .rope_scaling import RopeScaling, plain_frequencies
 
@@ -60,7 +60,7 @@ def gguf_config(file: GgufFile) -> ModelConfig:
         raise CheckpointError(f"{file.path}: {key} {problem}; choose another file of this model") from None
 
 
-def _fields(file: GgufFile, name: str) -> dict[str, Any]:
+def _fields(file: GgufFile, name: str) -> Json:
     """The header as the fields of `config.json`."""
     header = {key.removeprefix(f"{name}."): _short(value) for key, value in file.fields.items()}
     data = {field: header[key] for field, key in KEYS.items() if key in header}
@@ -96,7 +96,7 @@ def _rows(tensor: GgufTensor | None) -> int | None:
     return None if tensor is None or not tensor.shape else tensor.shape[0]
 
 
-def _check_head(data: dict[str, Any], header: Mapping[str, Any]) -> None:
+def _check_head(data: Json, header: Json) -> None:
     """D is given, or E / H; values and the rotated part of a head are as wide as its keys."""
     E, H = data.get("hidden_size"), data.get("num_attention_heads")
     if "head_dim" not in data and type(E) is int and type(H) is int and H > 0:
@@ -106,7 +106,7 @@ def _check_head(data: dict[str, Any], header: Mapping[str, Any]) -> None:
         require(key, found, found == data.get("head_dim"), f"the size of a head, {data.get('head_dim')}")
 
 
-def _rope_scaling(header: Mapping[str, Any]) -> dict[str, Any] | None:
+def _rope_scaling(header: Json) -> Json | None:
     """Scaling as `config.json` writes it."""
     factor = header.get("rope.scaling.factor", header.get("rope.scale_linear"))
     kind = header.get("rope.scaling.type", "none" if factor is None else "linear")

@@ -16,7 +16,7 @@ import numpy as np
 from gguf import GGUFReader, GGUFValueType
 from gguf.quants import dequantize
 
-from .files import CheckpointError, require, shown
+from .files import CheckpointError, Json, require, shown
 
 MOST_ENTRIES = (
     2_000_000  # of an array; the largest vocabularies have some 260,000 tokens and twice as many merges
@@ -120,7 +120,7 @@ class GgufFile:
     """
 
     path: Path
-    fields: Mapping[str, Any]
+    fields: Json
     tensors: Mapping[str, GgufTensor]
 
 
@@ -171,7 +171,7 @@ def _part(path: Path, number: int, parts: int) -> Path:
     return path.with_name(other)
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, GgufTensor]]:
+def _read(path: Path) -> tuple[Json, dict[str, GgufTensor]]:
     _check_beginning(path)
     try:
         with np.errstate(over="raise"):  # of an offset of 64 bits

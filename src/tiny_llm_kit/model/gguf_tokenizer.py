@@ -10,13 +10,12 @@ llama.cpp decides what is right (`src/llama-vocab.cpp` of ggml-org/llama.cpp). D
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken, processors
 
 from .chat_template import ChatTemplate
-from .files import CheckpointError, require
+from .files import CheckpointError, Json, require
 from .gguf_bpe import GGML, flag, gguf_bpe, listed
 from .tokenizer import Tokenizer
 
@@ -44,7 +43,7 @@ ENDS: dict[str, set[str]] = {
 }
 
 
-def gguf_tokenizer(fields: Mapping[str, Any], file: Path) -> Tokenizer:
+def gguf_tokenizer(fields: Json, file: Path) -> Tokenizer:
     """The tokenizer of a GGUF file: byte-level BPE ("gpt2") or SentencePiece ("llama").
 
     Args:
@@ -70,7 +69,7 @@ def gguf_tokenizer(fields: Mapping[str, Any], file: Path) -> Tokenizer:
     return Tokenizer(bpe, ends, _chat_template(fields, file, texts))
 
 
-def _tokens(fields: Mapping[str, Any]) -> dict[str, int]:
+def _tokens(fields: Json) -> dict[str, int]:
     """The id of each token; an empty one, which no text has, gets a name."""
     texts = listed(fields, "tokens", {str}, "a list of texts")
     tokens: dict[str, int] = {}
@@ -81,7 +80,7 @@ def _tokens(fields: Mapping[str, Any]) -> dict[str, int]:
     return tokens
 
 
-def _ids(fields: Mapping[str, Any], count: int) -> dict[str, int]:
+def _ids(fields: Json, count: int) -> dict[str, int]:
     """The ids that the header names: "bos", "eos", …; of SentencePiece the first three are usual."""
     ids = {"unknown": 0, "bos": 1, "eos": 2} if fields[GGML + "model"] == "llama" else {}
     for name in (*IN_TEMPLATES, *ENDS):
@@ -93,11 +92,11 @@ def _ids(fields: Mapping[str, Any], count: int) -> dict[str, int]:
     return ids
 
 
-def _end_texts(fields: Mapping[str, Any]) -> set[str]:
+def _end_texts(fields: Json) -> set[str]:
     return END_TEXTS.union(*(texts for name, texts in ENDS.items() if f"{GGML}{name}_token_id" not in fields))
 
 
-def _types(fields: Mapping[str, Any], count: int, ends: set[int]) -> list[int]:
+def _types(fields: Json, count: int, ends: set[int]) -> list[int]:
     """The type of each token."""
     types = [NORMAL] * count
     if GGML + "token_type" in fields:
@@ -119,7 +118,7 @@ def _add_tokens(bpe: tokenizers.Tokenizer, tokens: Mapping[str, int], types: lis
     bpe.add_tokens(of(USER_DEFINED))
 
 
-def _add_bos_and_eos(bpe: tokenizers.Tokenizer, fields: Mapping[str, Any], ids: Mapping[str, int]) -> None:
+def _add_bos_and_eos(bpe: tokenizers.Tokenizer, fields: Json, ids: Mapping[str, int]) -> None:
     """Put the tokens around a text that the header wants there."""
     begins = fields[GGML + "model"] == "llama" or fields.get(GGML + "pre") == "llama-bpe"
     bos = ["bos"] * flag(fields, "add_bos_token", begins)
@@ -133,9 +132,7 @@ def _add_bos_and_eos(bpe: tokenizers.Tokenizer, fields: Mapping[str, Any], ids: 
         bpe.post_processor = processors.TemplateProcessing(single=[*bos, "$A", *eos], special_tokens=tokens)
 
 
-def _chat_template(
-    fields: Mapping[str, Any], file: Path, special_tokens: Mapping[str, str]
-) -> ChatTemplate | None:
+def _chat_template(fields: Json, file: Path, special_tokens: Mapping[str, str]) -> ChatTemplate | None:
     """The template without a name, and those with one; None if it has none."""
     sources = {
         key.removeprefix(f"{TEMPLATE}."): text

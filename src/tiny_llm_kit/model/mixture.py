@@ -1,10 +1,9 @@
 """The numbers of a mixture of experts, read from `config.json` by the rules of transformers. Knows no arrays."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .files import CheckpointError, require
+from .files import CheckpointError, Json, require
 
 MOST_EXPERTS = 2**12  # larger than in any model
 
@@ -52,7 +51,7 @@ def _is_count(value: Any, most: int) -> bool:
     return type(value) is int and 1 <= value <= most
 
 
-def mixtral(data: Mapping[str, Any], layers: int) -> Mixture:
+def mixtral(data: Json, layers: int) -> Mixture:
     """All layers are mixtures, and weights are renormalised."""
     return Mixture(
         num_experts=_experts(data, 8),
@@ -63,7 +62,7 @@ def mixtral(data: Mapping[str, Any], layers: int) -> Mixture:
     )
 
 
-def qwen3_moe(data: Mapping[str, Any], layers: int) -> Mixture:
+def qwen3_moe(data: Json, layers: int) -> Mixture:
     """Every `decoder_sparse_step`-th layer, without those in `mlp_only_layers`."""
     step, dense = data.get("decoder_sparse_step", 1), data.get("mlp_only_layers") or []
     require("decoder_sparse_step", step, _is_count(step, 2**24), "a whole number from 1")
@@ -78,6 +77,6 @@ def qwen3_moe(data: Mapping[str, Any], layers: int) -> Mixture:
     )
 
 
-def _experts(data: Mapping[str, Any], default: int) -> Any:
+def _experts(data: Json, default: int) -> Any:
     """X: transformers 5 writes num_local_experts for every family, and Qwen's own files have num_experts."""
     return data.get("num_local_experts", data.get("num_experts", default))

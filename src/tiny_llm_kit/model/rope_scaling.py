@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .files import CheckpointError, require
+from .files import CheckpointError, Json, require
 
 LARGEST_FACTOR = 1e9
 # Kinds that exist but are not supported, with the reason.
@@ -60,7 +60,7 @@ class RopeScaling:
         return angles
 
 
-def rope_fields(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+def rope_fields(data: Json) -> tuple[Json, Any]:
     """RoPE's fields, from `rope_scaling` in older files and `rope_parameters` in newer ones, and its base."""
     for field in ("rope_scaling", "rope_parameters"):
         found = data.get(field)
@@ -69,7 +69,7 @@ def rope_fields(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     return rope, rope.get("rope_theta", data.get("rope_theta"))
 
 
-def read_rope_scaling(rope: Mapping[str, Any], config: Any, data: Mapping[str, Any]) -> RopeScaling | None:
+def read_rope_scaling(rope: Json, config: Any, data: Json) -> RopeScaling | None:
     """The scaled RoPE of a model, None for the plain one.
 
     Args:
@@ -97,7 +97,7 @@ def read_rope_scaling(rope: Mapping[str, Any], config: Any, data: Mapping[str, A
     return _computed(field, kind, compute, sizes, rope)
 
 
-def scaled_context(rope: Mapping[str, Any], longest: int, data: Mapping[str, Any]) -> int:
+def scaled_context(rope: Json, longest: int, data: Json) -> int:
     """The tokens that a model reads, as vLLM counts them: a scaling stretches the context, but llama3's is given.
 
     Args:
@@ -111,7 +111,7 @@ def scaled_context(rope: Mapping[str, Any], longest: int, data: Mapping[str, Any
     return int((before or longest) * rope["factor"])
 
 
-def _original(rope: Mapping[str, Any], data: Mapping[str, Any]) -> int | None:
+def _original(rope: Json, data: Json) -> int | None:
     """The context of pretraining, in tokens, where the file gives it."""
     name = "original_max_position_embeddings"
     original = rope.get(name) if data.get(name) is None else data[name]
@@ -132,9 +132,7 @@ def _check_whole(field: str, *parts: object) -> None:
         require(f"{field}.partial_rotary_factor", part, part is None or part == 1, wanted)
 
 
-def _computed(
-    field: str, kind: str, compute: "Compute", sizes: Sizes, values: Mapping[str, Any]
-) -> RopeScaling:
+def _computed(field: str, kind: str, compute: "Compute", sizes: Sizes, values: Json) -> RopeScaling:
     try:
         with np.errstate(all="ignore"):
             frequencies, factor = compute(sizes, values)
@@ -155,12 +153,12 @@ def _exponents(head_dim: int) -> np.ndarray:
     return np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
 
 
-def linear(sizes: Sizes, values: Mapping[str, Any]) -> tuple[np.ndarray, float]:
+def linear(sizes: Sizes, values: Json) -> tuple[np.ndarray, float]:
     """Every pair rotates `factor` times slower, as if positions were closer together."""
     return plain_frequencies(sizes.theta, sizes.head_dim) / np.float32(values["factor"]), 1.0
 
 
-def dynamic(sizes: Sizes, values: Mapping[str, Any]) -> tuple[np.ndarray, float]:
+def dynamic(sizes: Sizes, values: Json) -> tuple[np.ndarray, float]:
     """Plain up to the model's context, `dynamic_frequencies` beyond it; their last are checked here."""
     last = dynamic_frequencies(sizes, values["factor"], np.array([[sizes.longest * values["factor"]]]))
     plain = plain_frequencies(sizes.theta, sizes.head_dim)
@@ -184,7 +182,7 @@ def dynamic_frequencies(sizes: Sizes, factor: float, lengths: np.ndarray) -> np.
     return (1 / (sizes.theta * growth ** (D / (D - 2))) ** _exponents(D)).astype(np.float32)
 
 
-def llama3(sizes: Sizes, values: Mapping[str, Any]) -> tuple[np.ndarray, float]:
+def llama3(sizes: Sizes, values: Json) -> tuple[np.ndarray, float]:
     """Slow pairs rotate `factor` times slower, fast ones are unchanged, those between are mixed (Llama 3.1)."""
     factor, low, high = values["factor"], values["low_freq_factor"], values["high_freq_factor"]
     frequencies = plain_frequencies(sizes.theta, sizes.head_dim)
@@ -195,7 +193,7 @@ def llama3(sizes: Sizes, values: Mapping[str, Any]) -> tuple[np.ndarray, float]:
     return np.where(slow, frequencies / np.float32(factor), np.where(fast, frequencies, mixed)), 1.0
 
 
-def yarn(sizes: Sizes, values: Mapping[str, Any]) -> tuple[np.ndarray, float]:
+def yarn(sizes: Sizes, values: Json) -> tuple[np.ndarray, float]:
     """Pairs change from unchanged to slower between two pairs, given by their full turns in the original context.
 
     The scores are also scaled by `attention_factor` (Peng et al., 2023).
@@ -220,7 +218,7 @@ def _pair_that_turns(times: float, sizes: Sizes) -> float:
     return sizes.head_dim * turns / (2 * math.log(sizes.theta))
 
 
-def _yarn_attention(factor: float, values: Mapping[str, Any]) -> float:
+def _yarn_attention(factor: float, values: Json) -> float:
     def sharpness(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
 
@@ -258,7 +256,7 @@ def _optional_switch(field: str, value: object) -> None:
     require(field, value, value is None or isinstance(value, bool), "a bool")
 
 
-Compute = Callable[[Sizes, Mapping[str, Any]], tuple[np.ndarray, float]]
+Compute = Callable[[Sizes, Json], tuple[np.ndarray, float]]
 
 
 @dataclass(frozen=True)

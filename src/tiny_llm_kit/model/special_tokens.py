@@ -1,13 +1,13 @@
 """Special and added tokens of a model folder, from all files in which transformers looks for them."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken
 
-from .files import CheckpointError, read_optional_json, shown
+from .files import CheckpointError, Json, read_optional_json, shown
 
 EXTRA = ("extra_special_tokens", "additional_special_tokens")  # the newer and the older name
 STANDARD = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -20,7 +20,7 @@ OF_CLASS = {
 
 
 def add_special_tokens(
-    folder: Path, settings: Mapping[str, Any], bpe: tokenizers.Tokenizer, rows: int | None
+    folder: Path, settings: Json, bpe: tokenizers.Tokenizer, rows: int | None
 ) -> dict[str, str]:
     """Add to a tokenizer what other files than `tokenizer.json` add to it.
 
@@ -62,7 +62,7 @@ def add_special_tokens(
     return named
 
 
-def _extra(settings: Mapping[str, Any]) -> Any:
+def _extra(settings: Json) -> Any:
     """Further special tokens: a list of them, or an object with a name for each."""
     return next((settings[name] for name in EXTRA if settings.get(name)), [])
 

@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, Response
 
 from ..engine.llm import LLM
 from ..engine.llm_engine import LLMEngine
+from ..model.files import Json
 from .openai_api import schemas
 from .openai_api.echo import Echo
 from .openai_api.errors import ApiError, ApiErrorBody, add_error_handlers, not_serving
@@ -161,7 +162,7 @@ def service_context(app: FastAPI) -> int | None:
     return service and service.context
 
 
-def openapi_schema(app: FastAPI) -> dict[str, Any]:
+def openapi_schema(app: FastAPI) -> Json:
     """The schema of the API, with OpenAI's 400 for a wrong body instead of the framework's own error."""
     if app.openapi_schema is None:
         app.openapi_schema = get_openapi(title=app.title, version=app.version, routes=app.routes)

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..model.files import Json
 from .serve import Serving, serve
 from .trace import WHOLE, Trace, percentile
 from .workload import LONG, SHORT, Workload
@@ -23,7 +24,7 @@ NEAR = 0.05  # a change that is smaller is neither won nor lost
 
 def sweep(
     serving: Serving, workload: Workload, steps: Sequence[int | None], rounds: int, progress: Progress
-) -> dict[str, Any]:
+) -> Json:
     """Sweep one workload by the course's own `sweep_chunk_sizes`, which takes turns; one run of each goes before."""
     figures: dict[int | None, list[dict]] = {step: [] for step in steps}
 
@@ -46,7 +47,7 @@ def sweep(
     }
 
 
-def figures_of(trace: Trace, workload: Workload) -> dict[str, Any]:
+def figures_of(trace: Trace, workload: Workload) -> Json:
     """Figures of one run in seconds, `ttft` of each prompt, and the stalls against what was promised."""
 
     def ttft(kind: str) -> list[float]:

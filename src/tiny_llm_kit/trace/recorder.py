@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ..model.files import Json
 from ..solution_types import Event, Part
 from .trace import WHOLE, Lane, Span, Trace, stalls
 
@@ -55,7 +56,7 @@ class Recorder:
             )
             self._since[number] = ("queued", time)
 
-    def trace(self, title: str = "", chunk: int = WHOLE, provenance: dict[str, Any] | None = None) -> Trace:
+    def trace(self, title: str = "", chunk: int = WHOLE, provenance: Json | None = None) -> Trace:
         """The trace recorded so far."""
         lanes = [self._lanes[number] for number in sorted(self._lanes)]
         spans, end = list(self._spans), self._now

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ..model.files import Json
 from ..solution_types import Event, Request, ServingModel, ServingPackage
 from .recorder import Recorder
 from .trace import WHOLE, Trace
@@ -202,7 +203,7 @@ class Service:
                 name = spec.name or request.prompt_idx
                 raise NoEnd(f"request {name} has {len(request.tokens)} of {spec.answer} tokens: {reason}")
 
-    def trace(self, title: str = "", provenance: dict[str, Any] | None = None) -> Trace:
+    def trace(self, title: str = "", provenance: Json | None = None) -> Trace:
         """The recorded trace."""
         return self.recorder.trace(title or self.workload.name, self.chunk, provenance)
 

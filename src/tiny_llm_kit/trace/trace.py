@@ -3,9 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tiny_llm_common.events import TokenTimes
+
+from ..model.files import Json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,7 +80,7 @@ class Trace:
     stall_steps: int
     end: float  # seconds, of all of it
     # where it comes from: model, port, device and the like
-    provenance: dict[str, Any] = field(default_factory=dict)
+    provenance: Json = field(default_factory=dict)
 
     def named(self, name: str) -> Lane:
         """The request with this name."""
@@ -118,7 +120,7 @@ class Trace:
             texts.append(f"{self.num_tokens / self.end:.1f} tokens/s")
         return texts
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Json:
         """Provenance, and figures in ms, as JSON values."""
         return {
             "provenance": self.provenance,

@@ -17,8 +17,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from ...model.files import Json
 from ...repo import ROOT
 from ...trace.text import counted
 from .checks import Check, judge_fused, repair_of
@@ -54,7 +54,7 @@ LISTINGS = (
 RESERVE = 0.9 * 0.1
 
 
-def collect() -> dict[str, Any]:
+def collect() -> Json:
     """All facts, of JSON's types; "parts" are what `hpu_run` has printed, by name."""
     report = {
         "machine": f"{platform.platform()}, Python {platform.python_version()}",
@@ -97,7 +97,7 @@ def driver_packages() -> dict[str, str]:
     return dict(line.split(" ", 1) for line in lines if " " in line)
 
 
-def run() -> dict[str, Any]:
+def run() -> Json:
     """The parts that the run on the device has printed, how it ended, and the end of its errors."""
     with tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -112,7 +112,7 @@ def run() -> dict[str, Any]:
     return {"parts": {part.pop("part"): part for part in parts}, "exit code": code, "errors": last}
 
 
-def judge_hl_smi(report: dict[str, Any]) -> Check:
+def judge_hl_smi(report: Json) -> Check:
     table = report["hl-smi before"]
     if table is None:
         fix = "start the container with `--runtime=habana`, or put hl-smi on the PATH"
@@ -121,7 +121,7 @@ def judge_hl_smi(report: dict[str, Any]) -> Check:
     return Check("hl-smi", "ok", f"driver {driver[1]}" if driver else "its table is in the file")
 
 
-def judge_packages(report: dict[str, Any]) -> Check:
+def judge_packages(report: Json) -> Check:
     """Whether the plug-in and the graph compiler are of one release, and whether all packages are there."""
     plug_in = report["python packages"].get("habana-torch-plugin")
     if plug_in is None:
@@ -145,7 +145,7 @@ def release(version: str) -> list[str]:
     return re.findall(r"\d+", version)[:3]
 
 
-def judge_imports(report: dict[str, Any]) -> Check:
+def judge_imports(report: Json) -> Check:
     part = report["parts"]["imports"]
     early = [name for name, was_there in part["loaded before"].items() if was_there]
     if early:
@@ -154,7 +154,7 @@ def judge_imports(report: dict[str, Any]) -> Check:
     return Check("import order", "ok", "hpu.py set the environment, then came torch and the plug-in")
 
 
-def judge_device(report: dict[str, Any]) -> Check:
+def judge_device(report: Json) -> Check:
     part = report["parts"]["imports"]
     found = part["detection"]
     if not found["available"]:
@@ -163,12 +163,12 @@ def judge_device(report: dict[str, Any]) -> Check:
     return Check("device", "ok", f"{found['reason']}, torch {part['torch']}, {mode}")
 
 
-def judge_functions(report: dict[str, Any]) -> Check:
+def judge_functions(report: Json) -> Check:
     found = judge_fused("operators", "against their twins: ", report["parts"]["fused"]["errors"])
     return replace(found, status="missing" if found.fix else "ok")
 
 
-def judge_warm_up(report: dict[str, Any]) -> Check:
+def judge_warm_up(report: Json) -> Check:
     part = report["parts"]["engine"]
     if not part["is compiled"]:
         return Check("warm-up", "missing", "nothing was compiled", "unset what turns it off")
@@ -182,7 +182,7 @@ def judge_warm_up(report: dict[str, Any]) -> Check:
     return Check("warm-up", "ok", f"{shapes}, {graphs}, {part['seconds']:.0f} s")
 
 
-def judge_recompilation(report: dict[str, Any]) -> Check:
+def judge_recompilation(report: Json) -> Check:
     """Whether a graph was compiled while requests ran."""
     before, after = around_serving(report)
     late = difference(before, after, "graph_compilation")
@@ -194,7 +194,7 @@ def judge_recompilation(report: dict[str, Any]) -> Check:
     return Check("graphs", "ok", f"none was compiled after the warm-up; {after['graph_compilation']} before")
 
 
-def judge_fallbacks(report: dict[str, Any]) -> Check:
+def judge_fallbacks(report: Json) -> Check:
     """Whether an operator ran on the CPU: a copy there and back, at each call."""
     before, after = around_serving(report)
     late = difference(before, after, "cpu_fallback")
@@ -207,18 +207,18 @@ def judge_fallbacks(report: dict[str, Any]) -> Check:
     return Check("CPU fallbacks", "ok", "none")
 
 
-def around_serving(report: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def around_serving(report: Json) -> tuple[Json, Json]:
     """Counts and memory after the warm-up, and after the requests."""
     parts = report["parts"]
     return parts["engine"]["moments"]["after the warm-up"], parts["serving"]["after"]
 
 
-def difference(before: dict[str, Any], after: dict[str, Any], name: str) -> int | None:
+def difference(before: Json, after: Json, name: str) -> int | None:
     """By how much a count has grown; None where the plug-in has no such count."""
     return None if None in (before[name], after[name]) else after[name] - before[name]
 
 
-def judge_tokens(report: dict[str, Any]) -> Check:
+def judge_tokens(report: Json) -> Check:
     device, cpu = (report["parts"][name]["answers"] for name in ("serving", "cpu"))
     wrong = [number for number, pair in enumerate(zip(device, cpu, strict=True)) if pair[0] != pair[1]]
     if wrong:
@@ -229,7 +229,7 @@ def judge_tokens(report: dict[str, Any]) -> Check:
     return Check("tokens", "ok", f"all {sum(map(len, cpu))} of {len(cpu)} answers equal the CPU's")
 
 
-def judge_memory(report: dict[str, Any]) -> Check:
+def judge_memory(report: Json) -> Check:
     """Whether the graphs of the warm-up took less than what an engine leaves to them."""
     moments = report["parts"]["engine"]["moments"]
     before, after = (moments[f"{when} the warm-up"]["free"] for when in ("before", "after"))
@@ -246,7 +246,7 @@ def gib(size: float) -> str:
 
 
 # Each with the part of the run that it needs; None for the facts of the machine.
-JUDGES: list[tuple[str | None, Callable[[dict[str, Any]], Check]]] = [
+JUDGES: list[tuple[str | None, Callable[[Json], Check]]] = [
     (None, judge_hl_smi),
     (None, judge_packages),
     ("imports", judge_imports),
@@ -260,7 +260,7 @@ JUDGES: list[tuple[str | None, Callable[[dict[str, Any]], Check]]] = [
 ]
 
 
-def judge(report: dict[str, Any]) -> list[Check]:
+def judge(report: Json) -> list[Check]:
     """The findings, as far as the run came; the last one says how it ended."""
     needed = [(part, one) for part, one in JUDGES if part is None or part in report["parts"]]
     found = [one(report) for _, one in needed]
@@ -272,7 +272,7 @@ def judge(report: dict[str, Any]) -> list[Check]:
     return found
 
 
-def write(report: dict[str, Any], findings: list[Check], file: Path) -> None:
+def write(report: Json, findings: list[Check], file: Path) -> None:
     """One file of JSON: findings first, then all facts. The user's home folder is written as ~."""
     text = json.dumps({"findings": [vars(one) for one in findings], **report}, indent=1)
     file.write_text(text.replace(str(Path.home()), "~") + "\n", encoding="utf-8")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
+from ...model.files import Json
 from .setup_torch import torch_version
 
 MODEL = "tiny-qwen3"
@@ -34,7 +35,7 @@ SIZES = {
 METRICS = ("graph_compilation", "cpu_fallback")
 
 
-def parts() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+def parts() -> Iterator[tuple[str, Callable[[], Json]]]:
     """(name, function) of each part, in order; a later one uses what an earlier one has made."""
     early = {name: name in sys.modules for name in ("torch", "habana_frameworks")}
     from ...engine.port import Port
@@ -52,7 +53,7 @@ def parts() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     yield "cpu", lambda: {"answers": cpu_answers()}
 
 
-def detection(port: Any) -> dict[str, Any]:
+def detection(port: Any) -> Json:
     """The port's device, torch's version and build, and the variables of the plug-in as they are now."""
     from tiny_llm_given.torch import hpu
 
@@ -61,7 +62,7 @@ def detection(port: Any) -> dict[str, Any]:
     return {"detection": found, "device": port.device, "torch": torch_version(), "environment": environment}
 
 
-def counts() -> dict[str, Any]:
+def counts() -> Json:
     """The plug-in's counts since its start: of each metric the number, and the names of operators that fell back."""
     metrics = import_module("habana_frameworks.torch.hpu.metrics")
     found = {}
@@ -99,7 +100,7 @@ class WatchedEngine:
         self.moments["after the warm-up"] = self.now()
 
     @property
-    def made(self) -> dict[str, Any]:
+    def made(self) -> Json:
         engine = self.engine
         return {
             "options": SIZES,
@@ -109,14 +110,14 @@ class WatchedEngine:
             "moments": self.moments,
         }
 
-    def now(self) -> dict[str, Any]:
+    def now(self) -> Json:
         """Counts, and the bytes of the device's memory, free and in all."""
         backend, device = self.port.backend_module, self.port.device
         backend.synchronize(device)
         free, total = backend.device_memory(device)
         return {**counts(), "free": free, "total": total}
 
-    def answers(self) -> dict[str, Any]:
+    def answers(self) -> Json:
         """The tokens of all answers, and counts and memory afterwards."""
         start = time.perf_counter()
         answers = served(self.engine)

@@ -1,9 +1,8 @@
 """What the text of an answer consists of: what the model thought, what it says, and calls of tools."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from ...model.files import Json
 from .tool_calls import CallReader, beginning_of, plain_calls
 
 THINK, THOUGHT = "<think>", "</think>"
@@ -21,14 +20,14 @@ class AnswerDelta:
 
     content: str = ""
     reasoning: str = ""
-    calls: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[Json] = field(default_factory=list)
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> Json:
         """The fields of a chunk's delta, without those that are empty."""
         named = {"content": self.content, "reasoning_content": self.reasoning, "tool_calls": self.calls}
         return {name: value for name, value in named.items() if value}
 
-    def message(self) -> Mapping[str, Any]:
+    def message(self) -> Json:
         """The fields of a whole answer's message."""
         others = {name: value for name, value in self.fields().items() if name != "content"}
         if self.calls:

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
+from ...model.files import Json
 from .request_ids import HEADER
 
 LOG = logging.getLogger("tiny_llm.server")
@@ -80,14 +81,14 @@ class ApiError(Exception):
         """For pickle: a replica sends its refusals to the process that answers."""
         return _unpickled, (self.status, self.problem.model_dump(), self.headers)
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> Json:
         return {"error": self.problem.model_dump()}
 
     def response(self) -> Response:
         return json_response(self.body(), self.status, self.headers)
 
 
-def _unpickled(status: int, problem: dict[str, Any], headers: dict[str, str]) -> ApiError:
+def _unpickled(status: int, problem: Json, headers: dict[str, str]) -> ApiError:
     return ApiError(status, headers=headers, **problem)
 
 

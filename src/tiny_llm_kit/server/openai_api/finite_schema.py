@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...model.files import Json
+
 AROUND = 6  # characters around a key and its value
 SHORTEST, MOST_ITEMS, ITEM = 16, 64, 24  # characters of a string, items of a list, and tokens for one of them
 LARGEST, SMALLEST_STEP = 10**15, 1e-6  # of a number
@@ -72,14 +74,12 @@ class Limits:
             return schemas
         return {name: self.value(each, room, depth) for name, each in schemas.items()}
 
-    def _items(self, schema: Mapping[str, Any], room: int, depth: int) -> dict[str, Any]:
+    def _items(self, schema: Json, room: int, depth: int) -> Json:
         """The limits of a list, whose items share the room."""
         most = most_of(schema, "Items", room)
         return {"maxItems": most, "items": self.value(schema.get("items", True), room // max(1, most), depth)}
 
-    def _properties(
-        self, schema: Mapping[str, Any], is_object: bool, room: int, depth: int
-    ) -> dict[str, Any]:
+    def _properties(self, schema: Json, is_object: bool, room: int, depth: int) -> Json:
         """The limits of an object, whose properties share the room that their names leave."""
         properties = schema.get("properties")
         is_open = is_object and self.is_whole and "patternProperties" not in schema
@@ -92,7 +92,7 @@ class Limits:
         closed = {"additionalProperties": False} if is_open else {}
         return {"properties": self._values(properties, share, depth), **closed}
 
-    def _keys(self, schema: Mapping[str, Any], room: int, depth: int) -> dict[str, Any]:
+    def _keys(self, schema: Json, room: int, depth: int) -> Json:
         """The limits of an object that may have any keys: a few short ones."""
         value = schema.get("additionalProperties", True)
         if value is False:
@@ -102,7 +102,7 @@ class Limits:
         return {"patternProperties": {ANY_KEY: values}, "additionalProperties": False, "maxProperties": most}
 
 
-def with_digits(schema: dict[str, Any], is_fraction: bool) -> dict[str, Any]:
+def with_digits(schema: Json, is_fraction: bool) -> Json:
     """A number whose digits come to an end, in front of the point and behind it."""
     smallest = schema.get("minimum", -LARGEST)
     largest = max(LARGEST, smallest) if isinstance(smallest, int) else LARGEST
@@ -110,7 +110,7 @@ def with_digits(schema: dict[str, Any], is_fraction: bool) -> dict[str, Any]:
     return {"minimum": smallest, "maximum": largest, **step, **schema}
 
 
-def unnamed(schema: Mapping[str, Any]) -> list[str]:
+def unnamed(schema: Json) -> list[str]:
     """The names that an object must have, and of which its `properties` say nothing."""
     required, properties = schema.get("required"), schema.get("properties")
     if not isinstance(required, list) or not isinstance(properties, Mapping):
@@ -118,7 +118,7 @@ def unnamed(schema: Mapping[str, Any]) -> list[str]:
     return [name for name in required if isinstance(name, str) and name not in properties]
 
 
-def most_of(schema: Mapping[str, Any], what: str, room: int) -> int:
+def most_of(schema: Json, what: str, room: int) -> int:
     """The largest number of "Items" or "Properties": that of the schema, or as many as the room is for."""
     most = schema.get(f"max{what}")
     return (
@@ -126,7 +126,7 @@ def most_of(schema: Mapping[str, Any], what: str, room: int) -> int:
     )
 
 
-def least(schema: Mapping[str, Any], name: str) -> int:
+def least(schema: Json, name: str) -> int:
     """A lower limit of a schema; 0 without one."""
     value = schema.get(name)
     return value if isinstance(value, int) else 0

@@ -4,11 +4,12 @@ import json
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from ...model.files import Json
 from ...model.tokenizer import Tokenizer
 from ...solution_types import Piece, Sampled
 from .answer_parts import AnswerDelta, AnswerReader
@@ -38,15 +39,15 @@ class AnswerFormat:
         self.model, self.tokenizer, self.with_logprobs = model, tokenizer, with_logprobs
         self.id, self.created = f"{self.prefix}-{uuid.uuid4().hex}", int(time.time())
 
-    def whole(self, answers: Sequence[Piece], usage: dict[str, Any]) -> dict[str, Any]:
+    def whole(self, answers: Sequence[Piece], usage: Json) -> Json:
         """The answer of a request that is not streamed."""
         return {**self._head(self.kind, [self.choice(answer) for answer in answers]), "usage": usage}
 
-    def chunk(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+    def chunk(self, pieces: Sequence[Piece]) -> Json:
         """A chunk of a stream."""
         return self._head(self.chunk_kind, [self.delta(piece) for piece in pieces])
 
-    def usage_chunk(self, usage: dict[str, Any]) -> dict[str, Any]:
+    def usage_chunk(self, usage: Json) -> Json:
         """The last chunk of a stream whose client asked for the numbers of tokens."""
         return {**self._head(self.chunk_kind, []), "usage": usage}
 
@@ -54,19 +55,19 @@ class AnswerFormat:
         """What writes the events of a stream; `asked` is the number of tokens of all prompts."""
         return ChunkEvents(self, options, asked)
 
-    def first_chunks(self, count: int) -> list[dict[str, Any]]:
+    def first_chunks(self, count: int) -> list[Json]:
         """Chunks that come before the first token of any of the `count` answers."""
         return []
 
-    def choice(self, answer: Piece) -> dict[str, Any]:
+    def choice(self, answer: Piece) -> Json:
         """A whole answer."""
         raise NotImplementedError
 
-    def delta(self, piece: Piece) -> dict[str, Any]:
+    def delta(self, piece: Piece) -> Json:
         """A piece of an answer, for a chunk."""
         raise NotImplementedError
 
-    def _head(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def _head(self, kind: str, choices: list[Json]) -> Json:
         return {
             "id": self.id,
             "object": kind,
@@ -104,7 +105,7 @@ class CompletionFormat(AnswerFormat):
         self._echo, self._echoed = echo, set[int]()
         self.drops_answer = echo is not None and echo.drops_answer
 
-    def first_chunks(self, count: int) -> list[dict[str, Any]]:
+    def first_chunks(self, count: int) -> list[Json]:
         """The prompts, if they come back; with log-probabilities they come with the first tokens."""
         if self._echo is None or self.with_logprobs:
             return []
@@ -118,10 +119,10 @@ class CompletionFormat(AnswerFormat):
         self._echoed.add(index)
         return self._echo.text(index)
 
-    def choice(self, answer: Piece) -> dict[str, Any]:
+    def choice(self, answer: Piece) -> Json:
         return self.delta(answer)
 
-    def delta(self, piece: Piece) -> dict[str, Any]:
+    def delta(self, piece: Piece) -> Json:
         is_first = self._echo is not None and piece.index not in self._echoed
         if self.drops_answer:
             piece = replace(piece, text="", sampled=[], finish_reason=piece.finish_reason and "length")
@@ -132,7 +133,7 @@ class CompletionFormat(AnswerFormat):
     @staticmethod
     def _choice(
         index: int, text: str, logprobs: Any = None, finish_reason: Any = None, stop_reason: Any = None
-    ) -> dict[str, Any]:
+    ) -> Json:
         reasons = {"finish_reason": finish_reason, "stop_reason": stop_reason}
         return {"index": index, "text": text, "logprobs": logprobs, **reasons}
 
@@ -215,15 +216,15 @@ class ChatFormat(AnswerFormat):
         self._readers: dict[int, AnswerReader] = {}  # by answer
         self.reads_text = new_reader is not None
 
-    def first_chunks(self, count: int) -> list[dict[str, Any]]:
+    def first_chunks(self, count: int) -> list[Json]:
         role = {"role": "assistant", **({} if self.reads_text else {"content": ""})}
         return [self._head(self.chunk_kind, [self._choice(index, "delta", role)]) for index in range(count)]
 
-    def choice(self, answer: Piece) -> dict[str, Any]:
+    def choice(self, answer: Piece) -> Json:
         content = {"content": answer.text} if self._new_reader is None else self._read(answer).message()
         return self._choice(answer.index, "message", {"role": "assistant", **content}, answer)
 
-    def delta(self, piece: Piece) -> dict[str, Any]:
+    def delta(self, piece: Piece) -> Json:
         content = {"content": piece.text} if self._new_reader is None else self._read(piece).fields()
         return self._choice(piece.index, "delta", content, piece)
 
@@ -233,9 +234,7 @@ class ChatFormat(AnswerFormat):
             self._readers[piece.index] = self._new_reader()
         return self._readers[piece.index].add(piece.text, piece.finish_reason is not None)
 
-    def _choice(
-        self, index: int, name: str, content: dict[str, Any], piece: Piece | None = None
-    ) -> dict[str, Any]:
+    def _choice(self, index: int, name: str, content: Json, piece: Piece | None = None) -> Json:
         logprobs = {"content": [*map(self._logprob, piece.sampled)]} if piece and self.with_logprobs else None
         reasons = {name: piece and getattr(piece, name) for name in ("finish_reason", "stop_reason")}
         if index in self._readers:
@@ -243,11 +242,11 @@ class ChatFormat(AnswerFormat):
             reasons["finish_reason"] = self._uses.finish_reason(reasons["finish_reason"], has_calls)
         return {"index": index, name: content, "logprobs": logprobs, **reasons}
 
-    def _logprob(self, sampled: Sampled) -> dict[str, Any]:
+    def _logprob(self, sampled: Sampled) -> Json:
         best = [self._entry(token, value) for token, value in (sampled.top_logprobs or {}).items()]
         return {**self._entry(sampled.token, sampled.logprob), "top_logprobs": best}
 
-    def _entry(self, token: int, logprob: float | None) -> dict[str, Any]:
+    def _entry(self, token: int, logprob: float | None) -> Json:
         bytes_of = self.tokenizer.bytes_of
         return {"token": self._text(token), "logprob": logprob, "bytes": list(bytes_of(token))}
 
@@ -263,7 +262,7 @@ class StreamEvents(Protocol):
         """The event of a piece."""
         ...
 
-    def last(self, usage: dict[str, Any]) -> str:
+    def last(self, usage: Json) -> str:
         """The events after the last piece."""
         ...
 
@@ -300,7 +299,7 @@ class ChunkEvents:
     def first(self, count: int) -> str:
         return "".join(map(self._event, self._format.first_chunks(count)))
 
-    def last(self, usage: dict[str, Any]) -> str:
+    def last(self, usage: Json) -> str:
         return event(self._format.usage_chunk(usage)) if self._has_usage else ""
 
     def _with_text(self, piece: Piece) -> str:
@@ -310,7 +309,7 @@ class ChunkEvents:
         before, after = self._around[piece.index]
         return f"{before}{json.dumps(piece.text)}{after}"
 
-    def _event(self, chunk: Mapping[str, Any]) -> str:
+    def _event(self, chunk: Json) -> str:
         asked, usage = self._prompt_tokens, {"usage": None} if self._has_usage else {}
         if asked is not None:
             usage = {"usage": token_counts(asked, self._tokens)}

@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ...model.files import Json
 from ...solution_types import Piece, SamplingParams, ServingPackage, StructuredOutputsParams
 from .errors import INTERNAL, ApiError, json_response, not_serving, unavailable
 from .event_stream import Disconnected, EventStream, event, while_connected
@@ -176,7 +176,7 @@ class Generation:
         made = 0 if self.format.drops_answer else made
         return {"prompt": self._prompt_tokens, "answer": made}
 
-    def _usage(self) -> dict[str, Any]:
+    def _usage(self) -> Json:
         """Numbers of tokens."""
         prompts = self.stream.sequences[:: self.n]
         made = self._tokens()["answer"]

@@ -10,6 +10,8 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
+from ...model.files import Json
+
 Values = tuple[Any, ...]
 ANYTHING: Values = (...,)  # of a field that changes no answer, whatever it is
 
@@ -74,9 +76,7 @@ def changes_nothing(value: Any, values: Values) -> bool:
     return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
 
 
-def without_known(
-    body: Mapping[str, Any], known: Mapping[str, Values], supported: Mapping[str, Any], prefix: str = ""
-) -> dict[str, Any]:
+def without_known(body: Json, known: Mapping[str, Values], supported: Json, prefix: str = "") -> Json:
     """The body without the known fields that change nothing.
 
     Args:
@@ -98,7 +98,7 @@ def without_known(
     return kept
 
 
-def document(properties: dict[str, Any], known: Mapping[str, Values]) -> None:
+def document(properties: Json, known: Mapping[str, Values]) -> None:
     """Add the known fields to the properties of a JSON schema, each with the values that change nothing.
 
     Args:
@@ -113,7 +113,7 @@ def document(properties: dict[str, Any], known: Mapping[str, Values]) -> None:
             properties[name] = {**ignored, "description": "accepted where it changes nothing"}
 
 
-def schema_of(values: Values) -> dict[str, Any]:
+def schema_of(values: Values) -> Json:
     """The JSON schema of null and these values."""
     return {} if values is ANYTHING else {"enum": [None, *values]}
 

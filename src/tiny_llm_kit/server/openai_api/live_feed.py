@@ -4,9 +4,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from itertools import count
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...engine.llm_engine import LLMEngine
+from ...model.files import Json
 from ...solution_types import Event
 from .event_stream import event
 
@@ -19,11 +20,11 @@ class LivePage(Protocol):
 
     html: str
 
-    def hello(self, engine: LLMEngine) -> dict[str, Any]:
+    def hello(self, engine: LLMEngine) -> Json:
         """The first message of a watcher."""
         ...
 
-    def message(self, event: Event, engine: LLMEngine) -> dict[str, Any] | None:
+    def message(self, event: Event, engine: LLMEngine) -> Json | None:
         """The message that watchers get for an event, None for none. Called on the engine's thread."""
 
 
@@ -36,17 +37,17 @@ class Watcher:
 
     def __init__(self, number: int):
         self.number = number
-        self._unread: deque[dict[str, Any]] = deque(maxlen=MOST_UNREAD)
+        self._unread: deque[Json] = deque(maxlen=MOST_UNREAD)
         self._has_news = asyncio.Event()
 
-    def put(self, message: dict[str, Any]) -> None:
+    def put(self, message: Json) -> None:
         self._unread.append(message)
         self._has_news.set()
 
     def wake(self) -> None:
         self._has_news.set()
 
-    async def messages(self) -> list[dict[str, Any]]:
+    async def messages(self) -> list[Json]:
         """Unread messages; empty after a quiet time."""
         try:
             await asyncio.wait_for(self._has_news.wait(), QUIET_SECONDS)
@@ -88,11 +89,11 @@ class LiveFeed:
         if message is not None:
             self._loop.call_soon_threadsafe(self._send, message)
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: Json) -> None:
         for watcher in self._watchers:
             watcher.put(message)
 
-    async def events(self, hello: dict[str, Any]) -> AsyncGenerator[str, None]:
+    async def events(self, hello: Json) -> AsyncGenerator[str, None]:
         """Texts of server-sent events: the hello, then every message, until the client disconnects.
 
         The hello has the watcher's number as `page`.

@@ -2,17 +2,18 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from ...model.chat_template import ChatTemplateError
+from ...model.files import Json
 from .errors import ApiError
 from .schemas import Message
 from .service_contract import ModelService
 
 LOG = logging.getLogger("tiny_llm.server")
-NO_NAMES: Mapping[str, Any] = {}
+NO_NAMES: Json = {}
 TURN = 16  # characters that a template adds to a message, about
 
 
@@ -53,7 +54,7 @@ async def chat_ids(
     service: ModelService,
     messages: Sequence[Message],
     add_generation_prompt: bool = True,
-    names: Mapping[str, Any] = NO_NAMES,
+    names: Json = NO_NAMES,
 ) -> list[int]:
     """Token ids of a conversation; `names` are further variables of the chat template.
 

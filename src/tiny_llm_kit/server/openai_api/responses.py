@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from ...model.files import Json
 from ...solution_types import Piece
 from . import known_fields
 from .answer_parts import AnswerDelta, AnswerReader
@@ -45,7 +46,7 @@ class InputMessage(BaseModel):
             raise PydanticCustomError("not_read", "{why}", {"why": why})
         return item
 
-    def as_chat(self) -> dict[str, Any]:
+    def as_chat(self) -> Json:
         """The message with the names of a chat completion."""
         parts = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
         return {"role": self.role, "content": parts}
@@ -104,7 +105,7 @@ class ResponsesFormat(AnswerFormat):
     def events(self, options: StreamOptions, asked: int) -> "ResponseEvents":
         return ResponseEvents(self)
 
-    def whole(self, answers: Sequence[Piece], usage: dict[str, Any]) -> dict[str, Any]:
+    def whole(self, answers: Sequence[Piece], usage: Json) -> Json:
         delta = self.reader.add(answers[0].text, is_last=True)
         return self.response(delta, answers[0].finish_reason, usage)
 
@@ -112,8 +113,8 @@ class ResponsesFormat(AnswerFormat):
         self,
         answer: AnswerDelta | None = None,
         reason: str | None = None,
-        usage: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        usage: Json | None = None,
+    ) -> Json:
         """The response; in progress without an answer."""
         is_cut = reason == "length"
         body = self._body
@@ -142,7 +143,7 @@ class ResponsesFormat(AnswerFormat):
             "usage": usage and usage_of(usage),
         }
 
-    def output(self, answer: AnswerDelta, is_cut: bool) -> list[dict[str, Any]]:
+    def output(self, answer: AnswerDelta, is_cut: bool) -> list[Json]:
         """The items: what the model has thought, if anything, after the message, whose place is known first."""
         items = [self.message(answer.content, "incomplete" if is_cut else "completed")]
         if answer.reasoning:
@@ -150,7 +151,7 @@ class ResponsesFormat(AnswerFormat):
             items.append({"id": f"rs_{self.id}", "type": "reasoning", "summary": [], "content": text})
         return items
 
-    def message(self, text: str | None, status: str) -> dict[str, Any]:
+    def message(self, text: str | None, status: str) -> Json:
         """The message; without content at its beginning."""
         content = [] if text is None else [self.part(text)]
         return {
@@ -162,7 +163,7 @@ class ResponsesFormat(AnswerFormat):
         }
 
     @staticmethod
-    def part(text: str) -> dict[str, Any]:
+    def part(text: str) -> Json:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
@@ -196,7 +197,7 @@ class ResponseEvents:
             return ""
         return self._say("response.output_text.delta", **self._place, delta=delta.content, logprobs=[])
 
-    def last(self, usage: dict[str, Any]) -> str:
+    def last(self, usage: Json) -> str:
         whole, text = self._form.response(self._answer, self._reason, usage), self._answer.content
         return (
             self._say("response.output_text.done", **self._place, text=text, logprobs=[])
@@ -210,7 +211,7 @@ class ResponseEvents:
         return f"event: {kind}\n{event({'type': kind, **fields, 'sequence_number': number})}"
 
 
-def usage_of(usage: dict[str, Any]) -> dict[str, Any]:
+def usage_of(usage: Json) -> Json:
     """Numbers of tokens with the names of the responses API."""
     return {
         "input_tokens": usage["prompt_tokens"],

@@ -7,6 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchem
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from ...model.chat_messages import plain_message, why_not_read
+from ...model.files import Json
 from . import known_fields
 from .tool_schemas import ToolCall, ToolCalls, ToolChoice, Tools
 
@@ -57,7 +58,7 @@ class StrictBody(BaseModel):
     prefix: ClassVar[str] = ""  # of a field's name in errors
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> Json:
         """The JSON schema of the fields, with the known fields that `check_size` takes out."""
         schema = handler.resolve_ref_schema(handler(core))
         known_fields.document(schema["properties"], cls.known)
@@ -93,7 +94,7 @@ class StructuredOutputs(StrictBody):
     """What the text has to follow, with vLLM's names: one of them."""
 
     known, prefix = known_fields.STRUCTURED, "structured_outputs."
-    json_form: dict[str, Any] | str | None = Field(None, alias="json", description="a JSON schema")
+    json_form: Json | str | None = Field(None, alias="json", description="a JSON schema")
     regex: str | None = Field(None, description="a regular expression for the whole text")
     choice: Choices | None = Field(None, description="texts, one of which is the whole text")
     grammar: str | None = Field(None, description="a grammar of the whole text, in Lark or GBNF")
@@ -104,7 +105,7 @@ class NamedSchema(StrictBody):
     name: str | None = Field(None, description="not used")
     description: str | None = Field(None, description="not used")
     strict: bool | None = Field(None, description="not used: the text always follows the schema")
-    json_schema: dict[str, Any] = Field(alias="schema", description="a JSON schema")
+    json_schema: Json = Field(alias="schema", description="a JSON schema")
 
 
 class ResponseFormat(StrictBody):
@@ -114,7 +115,7 @@ class ResponseFormat(StrictBody):
     json_schema: NamedSchema | None = Field(None, description='with the type "json_schema"')
 
     @property
-    def form(self) -> dict[str, Any]:
+    def form(self) -> Json:
         """With the names of `StructuredOutputsParams`."""
         if self.type == "json_object":
             return {"json_object": True}
@@ -154,15 +155,13 @@ class GenerationBody(StrictBody):
     skip_special_tokens: bool | None = Field(None, description="leave them out of the text; default: true")
     response_format: ResponseFormat | None = Field(None, description="what the text has to follow")
     structured_outputs: StructuredOutputs | None = Field(None, description="the same, with vLLM's names")
-    guided_json: dict[str, Any] | str | None = Field(
-        None, description="the older name of structured_outputs.json"
-    )
+    guided_json: Json | str | None = Field(None, description="the older name of structured_outputs.json")
     guided_regex: str | None = Field(None, description="the older name of structured_outputs.regex")
     guided_choice: Choices | None = Field(None, description="the older name of structured_outputs.choice")
     guided_grammar: str | None = Field(None, description="the older name of structured_outputs.grammar")
 
     @property
-    def forms(self) -> dict[str, dict[str, Any]]:
+    def forms(self) -> dict[str, Json]:
         """What the text has to follow, by the field that asks for it, with the names of `StructuredOutputsParams`."""
         guided = {name: getattr(self, f"guided_{name}") for name in GUIDED}
         asked = {f"guided_{name}": {name: form} for name, form in guided.items() if form is not None}
@@ -242,7 +241,7 @@ class Message(BaseModel):
             raise PydanticCustomError("not_read", "{why}", {"why": why})
         return message
 
-    def rendered(self) -> dict[str, Any]:
+    def rendered(self) -> Json:
         """The message for chat templates."""
         return plain_message({"content": self.content, **self.model_dump(exclude_none=True)})
 
@@ -274,7 +273,7 @@ class TemplateBody(StrictBody):
     """Fields for the chat template."""
 
     tools: Tools | None = Field(None, description="functions that the model may call")
-    chat_template_kwargs: dict[str, Any] | None = Field(None, description="further variables of the template")
+    chat_template_kwargs: Json | None = Field(None, description="further variables of the template")
 
 
 class ChatBody(GenerationBody, TemplateBody):

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+
+from ...model.files import Json
 
 LOG = logging.getLogger("tiny_llm.server")
 SECONDS = 10.0  # between two lines about throughput
@@ -19,7 +20,7 @@ LOGGERS = {
     "tiny_llm": {"handlers": ["stderr"], "level": "INFO"},
     "tiny_llm.access": {"handlers": ["stdout"], "level": "INFO", "propagate": False},
 }
-CONFIG: dict[str, Any] = {
+CONFIG: Json = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": TIMED,

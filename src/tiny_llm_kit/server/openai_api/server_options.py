@@ -1,9 +1,8 @@
 """The options of the server."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from ...model.files import Json
 from .tool_calls import FORMATS
 
 BODY_BYTES, TOKEN_BYTES = 2**20, 32  # of a request: always, and for each token of the context
@@ -59,7 +58,7 @@ class ServerOptions:
     allowed_methods: tuple[str, ...] = ()
     allowed_headers: tuple[str, ...] = ()
     allow_credentials: bool = False
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    chat_template_kwargs: Json = field(default_factory=dict)
     access_log: bool = False
     log_stats: bool = False
 

@@ -2,9 +2,11 @@
 
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ...model.files import Json
 
 ARGUMENTS = ("arguments", "parameters")  # the names that models give them
 BETWEEN = " \t\r\n[],;"  # may stand between two calls
@@ -56,7 +58,7 @@ def format_of(template: str, name: str | None = None) -> ToolFormat:
 
 
 def forced_calls(
-    form: ToolFormat, functions: Mapping[str, Any], most: int | None, token_of: Callable[[str], int | None]
+    form: ToolFormat, functions: Json, most: int | None, token_of: Callable[[str], int | None]
 ) -> str:
     """A grammar in Lark for an answer that is nothing but calls.
 
@@ -97,7 +99,7 @@ def call_head(name: str, arguments: str) -> str:
     return f'{{"name": {json.dumps(name)}, "{arguments}": '
 
 
-def rigid(schema: Mapping[str, Any]) -> dict[str, Any]:
+def rigid(schema: Json) -> Json:
     """A schema without free white space, which a small model may write to the end."""
     form = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
     return {**schema, "x-guidance": form}
@@ -217,7 +219,7 @@ class CallReader:
         self._is_named = self._has_call = False  # the call that is read, and the block
         self._may_be_bare = form.bare
 
-    def add(self, text: str) -> tuple[str, list[dict[str, Any]]]:
+    def add(self, text: str) -> tuple[str, list[Json]]:
         """Text of the answer, and calls in OpenAI's form, both as far as this piece brings them."""
         content, calls, text = "", [], self._held + text
         self._held = ""
@@ -266,7 +268,7 @@ class CallReader:
         self._block = self._scanner = None
         return text
 
-    def _read(self, character: str, calls: list[dict[str, Any]]) -> str:
+    def _read(self, character: str, calls: list[Json]) -> str:
         """Read one character of a block; returns text if it was none."""
         assert self._block is not None
         self._block.append(character)
@@ -286,7 +288,7 @@ class CallReader:
             return self._end_block() + character
         return ""
 
-    def _take(self, scanner: CallScanner, calls: list[dict[str, Any]]) -> None:
+    def _take(self, scanner: CallScanner, calls: list[Json]) -> None:
         """Pass on what is new of a call, once its name is known."""
         if scanner.name is not None and (self._most is None or self.count < self._most or self._is_named):
             if not self._is_named:
@@ -299,7 +301,7 @@ class CallReader:
         if scanner.is_done:
             self._scanner = None
 
-    def _add_arguments(self, text: str, calls: list[dict[str, Any]]) -> None:
+    def _add_arguments(self, text: str, calls: list[Json]) -> None:
         index = self.count - 1
         if text and calls and calls[-1]["index"] == index:
             calls[-1]["function"]["arguments"] += text
@@ -313,6 +315,6 @@ def beginning_of(mark: str, text: str) -> int:
     return next((length for length in lengths if text.endswith(mark[:length])), 0)
 
 
-def plain_calls(calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def plain_calls(calls: Sequence[Json]) -> list[Json]:
     """The calls of a whole answer, which has no indexes."""
     return [{name: value for name, value in call.items() if name != "index"} for call in calls]

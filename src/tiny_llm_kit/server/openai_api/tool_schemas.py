@@ -1,8 +1,10 @@
 """Tools in the bodies of requests and answers: what a model may call, and what it has called."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from ...model.files import Json
 
 MOST_TOOLS = 128
 
@@ -16,7 +18,7 @@ class Lenient(BaseModel):
 class Function(Lenient):
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
-    parameters: dict[str, Any] | None = Field(None, description="a JSON schema; without it there are none")
+    parameters: Json | None = Field(None, description="a JSON schema; without it there are none")
 
 
 class Tool(Lenient):

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ...engine.backends.schema_formats import without_remarks
+from ...model.files import Json
 from ...model.tokenizer import Tokenizer
 from .answer_parts import THINK, AnswerReader, ThoughtReader
 from .errors import ApiError
@@ -117,7 +117,7 @@ class ToolUse:
         return "tool_calls" if reason == "stop" and has_calls and not self.is_named else reason
 
 
-def arguments_schema(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
+def arguments_schema(parameters: Json | None) -> Json:
     """The schema of forced arguments: an object, with no other properties than those that are named."""
     schema = {"type": "object", **(parameters or {"properties": {}, "additionalProperties": False})}
     if "properties" in schema and "patternProperties" not in schema and not unnamed(schema):
@@ -135,7 +135,7 @@ def may_think(tokenizer: Tokenizer, parser: str | None) -> bool:
     return parser is not None or THINK in tokenizer.chat_template
 
 
-def template_names(body: ChatBody, uses: ToolUse) -> dict[str, Any]:
+def template_names(body: ChatBody, uses: ToolUse) -> Json:
     """The variables of the chat template for a request, without tools that must not be called."""
     names = template_variables(body)
     if uses.form is None:
@@ -146,7 +146,7 @@ def template_names(body: ChatBody, uses: ToolUse) -> dict[str, Any]:
     return {"reasoning_effort": body.reasoning_effort, **thinks, **names}
 
 
-def template_variables(body: TemplateBody) -> dict[str, Any]:
+def template_variables(body: TemplateBody) -> Json:
     """The variables of the chat template that a body gives, tools as the client has sent them."""
     tools = [tool.model_dump(exclude_unset=True) for tool in body.tools or ()]
     given = {name: value for name, value in (body.chat_template_kwargs or {}).items() if name not in RESERVED}

@@ -5,8 +5,8 @@ A process is a run, a thread is a request. Times are in µs. The format: Google,
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
 
+from ...model.files import Json
 from ..trace import Lane, Trace
 from .words import described, lane_title
 
@@ -14,7 +14,7 @@ from .words import described, lane_title
 COLOURS = {"chunk": "thread_state_iowait", "decode": "good", "stall": "terrible", "waiting": "grey"}
 
 
-def chrome_trace(traces: Sequence[Trace]) -> dict[str, Any]:
+def chrome_trace(traces: Sequence[Trace]) -> Json:
     """All runs in one file."""
     events = [event for number, trace in enumerate(traces, start=1) for event in _run(trace, number)]
     return {
@@ -32,7 +32,7 @@ def text(traces: Sequence[Trace]) -> str:
     return f'{{"traceEvents": [\n{events}\n],\n{rest}\n'
 
 
-def _run(trace: Trace, pid: int) -> Iterator[dict[str, Any]]:
+def _run(trace: Trace, pid: int) -> Iterator[Json]:
     yield _name("process", pid, 0, trace.title)
     for lane in trace.lanes:
         yield _name("thread", pid, _tid(lane.request), lane_title(lane))
@@ -52,7 +52,7 @@ def _run(trace: Trace, pid: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def _moments(lane: Lane, pid: int) -> Iterator[dict[str, Any]]:
+def _moments(lane: Lane, pid: int) -> Iterator[Json]:
     times = {
         "arrive": lane.arrival_time,
         "first token": lane.first_token_time,
@@ -63,7 +63,7 @@ def _moments(lane: Lane, pid: int) -> Iterator[dict[str, Any]]:
             yield {"ph": "i", "s": "t", "name": name, "pid": pid, "tid": _tid(lane.request), "ts": _us(time)}
 
 
-def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+def _name(kind: str, pid: int, tid: int, name: str) -> Json:
     return {"ph": "M", "name": f"{kind}_name", "pid": pid, "tid": tid, "args": {"name": name}}
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ...model.files import Json
 from ...solution_types import ServingPackage
 from ..serve import Serving, serve
 from ..simulation.cost_fit import fit_traces, measured_cost
@@ -18,7 +19,7 @@ SIZES = (32, 64, 128, 256, 512, 1024, WHOLE)
 PROVENANCE = {"model": "simulated", "virtual_time": True}
 
 
-def run_once(serving: Serving, workload: Workload, chunk: int, provenance: dict[str, Any]) -> Trace:
+def run_once(serving: Serving, workload: Workload, chunk: int, provenance: Json) -> Trace:
     """One run of the solution's scheduler."""
     title = "whole prompts" if chunk >= WHOLE else f"chunks of {chunk}"
     return serve(serving, workload, chunk).trace(title, provenance)

@@ -5,8 +5,9 @@ Here events become messages for the page. `live_run.js` takes them in; they are 
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ...model.files import Json
 from ...solution_types import Event, Part
 from ..template import render
 
@@ -27,7 +28,7 @@ class LiveTimeline:
         file = Path(__file__).with_name("live.html.j2")
         self.html = render(file, model=model_name, questions=QUESTIONS, promise=PROMISE)
 
-    def hello(self, engine: "LLMEngine") -> dict[str, Any]:
+    def hello(self, engine: "LLMEngine") -> Json:
         """The first message to each reader: the options of the engine."""
         options, most = engine.options, engine.max_num_batched_tokens
         least = options.max_num_seqs
@@ -45,7 +46,7 @@ class LiveTimeline:
             "budgets": sorted({most, *(size for size in BUDGETS if least <= size <= most)}),
         }
 
-    def message(self, event: Event, engine: "LLMEngine") -> dict[str, Any] | None:
+    def message(self, event: Event, engine: "LLMEngine") -> Json | None:
         """An event of the engine as a message; None for one that the page does not draw."""
         if event.kind == "step":
             return _step(event, engine)
@@ -63,7 +64,7 @@ class LiveTimeline:
         }
 
 
-def _step(event: Event, engine: "LLMEngine") -> dict[str, Any]:
+def _step(event: Event, engine: "LLMEngine") -> Json:
     """What a step computed, and the owner of each block after it."""
     scheduler = engine.scheduler
     return {
@@ -77,7 +78,7 @@ def _step(event: Event, engine: "LLMEngine") -> dict[str, Any]:
     }
 
 
-def _counts(engine: "LLMEngine") -> dict[str, Any]:
+def _counts(engine: "LLMEngine") -> Json:
     """What is right after every event: no step follows when the last requests are aborted."""
     allocator = engine.allocator
     return {
@@ -87,7 +88,7 @@ def _counts(engine: "LLMEngine") -> dict[str, Any]:
     }
 
 
-def _part(part: Part) -> dict[str, Any]:
+def _part(part: Part) -> Json:
     """A part with the numbers of its requests; `sampled` are those that have a new token now."""
     return {
         "kind": part.kind,
