@@ -302,6 +302,17 @@ def test_every_answer_follows_its_schema(make, number):
         assert is_valid(json.loads(one.text), number), one.text
 
 
+@pytest.mark.parametrize("mark", ["<|im_end|>", "<|endoftext|>"])
+def test_no_end_token_comes_before_the_form_is_complete(make, mark):
+    """Neither the model's own nor one of the request's, however likely it is."""
+    [end] = (llm := make(max_model_len=128)).get_tokenizer().encode(mark, add_special_tokens=False)
+    form = StructuredOutputsParams(json=CLOSED[0])
+    found = answer(
+        llm, "Hello", max_tokens=60, structured_outputs=form, logit_bias={end: 100}, stop_token_ids=[end]
+    )
+    assert found.finish_reason == "stop" and is_valid(json.loads(found.text), 0)
+
+
 def test_an_answer_that_is_cut_off_says_length_and_is_a_beginning(make):
     form = StructuredOutputsParams(regex="[0-9]{12}")
     cut = answer(make(), "Hello", max_tokens=5, structured_outputs=form)
