@@ -57,6 +57,10 @@ var roofline = (() => {
             rows.map((n) => `M${LEFT} ${round(y(n))}H${width - RIGHT}`).join("");
         const [cx, cy] = place(at.tokens);
         const roof = `M${LEFT} ${bottom}L${round(x(corner))} ${round(y(device.operations))}H${width - RIGHT}`;
+        const beside = x(corner) > width - 110 ? ["label-end", -6] : ["label-start", 6];
+        // left of the slope, and right of the axis and its numbers
+        const named = Math.max(LEFT + 46, x(middle) - 10);
+        const rise = (bottom - y(device.operations)) / (x(corner) - LEFT);
         const side = cx > width - 90 ? ["label-end", -12] : ["label-start", 12];
         return (
             `<svg viewBox="0 0 ${width} ${bottom + 44}" role="img" aria-label="Roofline: ${at.model}, ${at.bits}, ${at.device}">` +
@@ -67,8 +71,8 @@ var roofline = (() => {
             text("label-end small", width - RIGHT, bottom + 34, "operations per byte") +
             `<path class="dash" d="M${round(x(corner))} ${round(y(device.operations))}V${bottom}"/>` +
             `<path class="line" d="${roof}"/>` +
-            text("label small halo", x(corner), bottom - 12, `ridge point ${Math.round(corner)}`) +
-            text("label-end small halo", x(middle) - 10, y(device.bytes * middle) - 10, "memory") +
+            text(`${beside[0]} small halo`, x(corner) + beside[1], bottom - 12, `ridge point ${Math.round(corner)}`) +
+            text("label-end small halo", named, bottom - (named + 10 - LEFT) * rise - 10, "memory") +
             text("label-end small halo", width - RIGHT, y(device.operations) - 11, "arithmetic") +
             DOTS.map((tokens) => dot("box-a fine", ...place(tokens), 4)).join("") +
             dot("box-b", cx, cy, 8) +
