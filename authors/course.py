@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from tiny_llm_kit.commands.course import console, parser
-from tiny_llm_kit.course.arguments import day_argument
+from tiny_llm_kit.course.address import parse_day
 from tiny_llm_kit.course.capabilities import ports_of
 from tiny_llm_kit.course.tree import days
 from tiny_llm_kit.engine.arguments import output_argument
@@ -25,9 +25,8 @@ def sync(options: argparse.Namespace) -> None:
         changed, kept = stub_files.sync(options.backup)
     except stub_files.LearnersWork as work:
         if not work.restored:
-            sys.exit(
-                f"nothing written: there is work in {work}. Add --backup to keep a copy and renew the files"
-            )
+            fix = "Add --backup to keep a copy and renew the files"
+            sys.exit(f"nothing written: there is work in {work}. {fix}")
         for path in work.restored:
             console.print(f"written again: {path.relative_to(ROOT)}")
         return
@@ -67,7 +66,7 @@ def main(argv: list[str] | None = None) -> None:
     sub.add_argument("--backup", action="store_true", help="renew files that hold work, after a copy of them")
     text = "authors: every wrong solution must be killed by its own task's tests"
     sub = add("mutants", mutants, text)
-    sub.add_argument("--day", type=day_argument)
+    sub.add_argument("--day", type=parse_day)
     text = "run every test on each, and write which tests kill which"
     sub.add_argument("--matrix", type=output_argument, metavar="FILE", help=text)
     add("house", house, "authors: lines of each room, the learner's share, and what a day imports")

@@ -25,14 +25,7 @@ from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.repo import BACKENDS, ROOT, SOURCES
 
-LAYOUT = (
-    tokenize.NL,
-    tokenize.COMMENT,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENCODING,
-)
+LAYOUT = {"NL", "COMMENT", "NEWLINE", "INDENT", "DEDENT", "ENDMARKER"}
 BELOW = ("tiny_llm_common", "tiny_llm_given")  # what a solution imports by its whole name
 Import = tuple[Path, frozenset[str]]  # a file, and the names that an import binds
 
@@ -50,15 +43,12 @@ def code_lines(file: Path) -> frozenset[int]:
     """The numbers of the lines of code of a file: in C++ those that are not blank and no comment."""
     source = file.read_text(encoding="utf-8")
     if file.suffix != ".py":
-        lines = enumerate(source.splitlines(), 1)
-        return frozenset(
-            number for number, line in lines if line.strip() and not line.strip().startswith("//")
-        )
-    found: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in LAYOUT and token.type != tokenize.ENDMARKER:
-            found |= set(range(token.start[0], token.end[0] + 1))
-    return frozenset(found - docstring_lines(source))
+        code = re.compile(r"\s*(?!//)\S")
+        return frozenset(n for n, line in enumerate(source.splitlines(), 1) if code.match(line))
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    code = (token for token in tokens if tokenize.tok_name[token.type] not in LAYOUT)
+    lines = {line for token in code for line in range(token.start[0], token.end[0] + 1)}
+    return frozenset(lines - docstring_lines(source))
 
 
 def docstring_lines(source: str) -> set[int]:
@@ -94,9 +84,8 @@ def without_a_task() -> list[Path]:
 
 def learners_share(port: str) -> float:
     """Code lines of the blanks, of those of the reference's serving, native and one port."""
-    files = [
-        file for part in ("serving", "native", f"{port}_backend") for file in source_files(REFERENCE / part)
-    ]
+    parts = "serving", "native", f"{port}_backend"
+    files = [file for part in parts for file in source_files(REFERENCE / part)]
     blanks = sum(len(code_lines(file) & lines_of(exercises_of(file))) for file in files)
     return blanks / sum(len(code_lines(file)) for file in files)
 
@@ -122,9 +111,8 @@ def imports_of(file: Path, day: Day | None) -> frozenset[Path]:
         return frozenset()
     tree = ast.parse(file.read_text(encoding="utf-8"))
     later = lines_of(each for each in exercises_of(file) if day is not None and each.task.of_day > day)
-    return frozenset(
-        target for target, names in imports_in(tree, file) if not is_only_for(later, names, tree)
-    )
+    imports = imports_in(tree, file)
+    return frozenset(target for target, names in imports if not is_only_for(later, names, tree))
 
 
 def imports_in(tree: ast.AST, file: Path) -> Iterator[Import]:
@@ -134,14 +122,9 @@ def imports_in(tree: ast.AST, file: Path) -> Iterator[Import]:
             start = file.parents[node.level - 1] if node.level else SOURCES
             folder = start.joinpath(*(node.module or "").split("."))
             for alias in node.names:
-                for target in (
-                    folder / f"{alias.name}.py",
-                    folder.with_suffix(".py"),
-                    folder / "__init__.py",
-                ):
-                    if target.exists():
-                        yield target, frozenset([alias.asname or alias.name])
-                        break
+                targets = folder / f"{alias.name}.py", folder.with_suffix(".py"), folder / "__init__.py"
+                if target := next(filter(Path.exists, targets), None):
+                    yield target, frozenset([alias.asname or alias.name])
 
 
 def _run(tree: ast.AST) -> Iterator[ast.AST]:
@@ -160,22 +143,22 @@ def is_only_for(lines: set[int], names: frozenset[str], tree: ast.AST) -> bool:
 
 def closure(file: Path, day: Day | None = None) -> set[Path]:
     """All files of the reference that a file imports, directly or through others, itself included."""
-    found, left = {file}, [file]
+    reached, left = {file}, [file]
     while left:
-        new = imports_of(left.pop(), day) - found
-        found |= new
+        new = imports_of(left.pop(), day) - reached
+        reached |= new
         left += new
-    return {each for each in found if each.name != "__init__.py"}
+    return {target for target in reached if target.name != "__init__.py"}
 
 
 def later_days() -> dict[Path, list[Path]]:
     """The files with tasks that reach a task of a later day, and which files of these days they reach."""
-    found = {}
+    late = {}
     for file in source_files(REFERENCE):
         if day := first_day(file):
-            reached = sorted(each for each in closure(file, day) if (first_day(each) or day) > day)
-            found |= {file: reached} if reached else {}
-    return found
+            reached = sorted(target for target in closure(file, day) if (first_day(target) or day) > day)
+            late |= {file: reached} if reached else {}
+    return late
 
 
 def count_names(files: Iterable[Path], name: str) -> int:
@@ -198,11 +181,8 @@ def files_entered(call: Callable[[], object]) -> set[str]:
     finally:
         sys.setprofile(None)
     # The bodies of modules and classes are run by imports.
-    return {
-        code.co_filename
-        for code in codes
-        if code.co_flags & CO_OPTIMIZED and str(SOURCES) in code.co_filename
-    }
+    functions = (code for code in codes if code.co_flags & CO_OPTIMIZED)
+    return {code.co_filename for code in functions if str(SOURCES) in code.co_filename}
 
 
 def files_of_an_answer(port: str) -> tuple[int, int]:

@@ -175,9 +175,8 @@ def with_day_tests(
     profile = settings.get_current_profile_name()
     with patch.dict(os.environ), tests._output_kept(), tests.solution:
         os.environ.pop("PYTEST_ADDOPTS", None)  # options meant for the user's own pytest runs
-        os.environ.pop(
-            "CI", None
-        )  # there pytest explains every failure in full, which takes minutes for long lists
+        # There pytest explains every failure in full, which takes minutes for long lists.
+        os.environ.pop("CI", None)
         os.environ.setdefault("TINY_LLM_NATIVE_FLAGS", KERNEL_FLAGS)
         settings.load_profile(VERDICT)
         try:

@@ -12,8 +12,8 @@ from rich.progress import track
 from rich.table import Table
 
 from tiny_llm_kit.course.address import Day, Task, parse_task
+from tiny_llm_kit.course.cut import language_of
 from tiny_llm_kit.course.grading.plugin import tools
-from tiny_llm_kit.course.languages import language_of
 from tiny_llm_kit.course.tree import PARTS, REFERENCE, days, parts_of
 from tiny_llm_kit.repo import BACKENDS, ROOT
 
@@ -154,9 +154,8 @@ def report_mutants(console: Console, only: Day | None, backends: list[str]) -> i
     console.print(table)
     escaped = [verdict for verdict in verdicts if verdict.status != "killed"]
     for v in escaped:
-        console.print(
-            f"{v.status}: {v.mutant.task} {v.part}: {v.mutant.idea} ({v.by})", style="red", markup=False
-        )
+        line = f"{v.status}: {v.mutant.task} {v.part}: {v.mutant.idea} ({v.by})"
+        console.print(line, style="red", markup=False)
     wrong_counts = [line for day in chosen for line in miscounted(day)]
     for line in wrong_counts:
         console.print(line, style="red")
@@ -172,5 +171,5 @@ def miscounted(day: Day) -> list[str]:
 
 
 def _score(verdicts: list[Verdict], day: Day, part: str) -> str:
-    mine = [v for v in verdicts if v.mutant.address.of_day == day and v.part == part]
-    return f"{sum(v.status == 'killed' for v in mine)}/{len(mine)} killed" if mine else "–"
+    results = [v.status for v in verdicts if v.mutant.address.of_day == day and v.part == part]
+    return f"{results.count('killed')}/{len(results)} killed" if results else "–"

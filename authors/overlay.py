@@ -59,9 +59,8 @@ class Overlay(MetaPathFinder):
             if text is not None:
                 self._found[fullname] = None
                 loader = _TextLoader(fullname, str(file), text, self)
-                return spec_from_file_location(
-                    fullname, file, loader=loader, submodule_search_locations=packages
-                )
+                places = {"submodule_search_locations": packages}
+                return spec_from_file_location(fullname, file, loader=loader, **places)
         return None
 
     def _text(self, file: Path) -> str | None:

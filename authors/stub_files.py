@@ -4,8 +4,16 @@ import subprocess
 from pathlib import Path
 
 from tiny_llm_kit.course.cut import cut
-from tiny_llm_kit.course.stubs import keep, stub_of, write
-from tiny_llm_kit.course.tree import LEARNER, REFERENCE, learner_file, reference_files, source_files
+from tiny_llm_kit.course.tree import (
+    LEARNER,
+    REFERENCE,
+    keep,
+    learner_file,
+    reference_files,
+    source_files,
+    stub_of,
+    write,
+)
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.repo import read_source as read
 

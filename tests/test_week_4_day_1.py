@@ -12,7 +12,7 @@ import pytest
 from support.close import assert_close
 from support.kernels import attend, multiply, multiply_quantized, rounded
 from tiny_llm_given.native import library
-from tiny_llm_kit.course.languages import language_of
+from tiny_llm_kit.course.cut import language_of
 from tiny_llm_kit.engine.machine import processor_name
 from tiny_llm_kit.engine.port import Port
 

@@ -18,8 +18,7 @@ from models.eval import eval_tiny_model
 from tiny_llm_kit import commands, terminal
 from tiny_llm_kit.commands import see
 from tiny_llm_kit.course import mdbook
-from tiny_llm_kit.course.address import Day, Task
-from tiny_llm_kit.course.arguments import day_argument, task_argument
+from tiny_llm_kit.course.address import Day, Task, parse_day, parse_task
 from tiny_llm_kit.engine.arguments import whole_number
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.repo import ROOT, command_modules
@@ -37,8 +36,8 @@ def run(command: str, *arguments: str, **environment: str) -> subprocess.Complet
 
 def test_the_message_of_a_wrong_address_is_shown(capsys):
     parser = argparse.ArgumentParser()
-    parser.add_argument("--day", type=day_argument)
-    parser.add_argument("--task", type=task_argument)
+    parser.add_argument("--day", type=parse_day)
+    parser.add_argument("--task", type=parse_task)
     assert parser.parse_args(["--day", "1.3", "--task", "1.3.2"]).__dict__ == {
         "day": Day(1, 3),
         "task": Task(1, 3, 2),

@@ -6,8 +6,7 @@ import pytest
 
 from authors.stub_check import problems_of_stubs
 from tiny_llm_kit.course.address import Day, Task, parse_task
-from tiny_llm_kit.course.hints import hints
-from tiny_llm_kit.course.pages import pages_of, sittings_of, tasks_on
+from tiny_llm_kit.course.pages import hints, pages_of, sittings_of, tasks_on
 from tiny_llm_kit.course.tree import day_tests, days, exercises_of_part, tasks
 
 

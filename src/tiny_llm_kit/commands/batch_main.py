@@ -29,19 +29,18 @@ from ..trace.timeline import chrome
 from ..trace.trace import WHOLE
 
 LOADED = ("model", "solution", "backend", "device", "dtype", "quantize", "seed")
+ENGINE = ("enforce_eager", "activations", "tensor_parallel_size", "enable_expert_parallel", "seed")
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Parse the options and resolve `auto`."""
     top = argparse.ArgumentParser(prog="pdm run batch-main", description=__doc__)
     add = top.add_argument
-    add(
-        "--prompt", type=text_argument, default=[], action="append", metavar="TEXT", help="prompt; repeatable"
-    )
+    add("--prompt", type=text_argument, default=[], action="append", metavar="TEXT",
+        help="prompt; repeatable")  # fmt: skip
     add("--prompts-file", metavar="FILE", help="a prompt a line, UTF-8; - is standard input")
-    add(
-        "--slots", type=whole_number(1), default=4, metavar="N", help="prompts at a time, at most; default: 4"
-    )
+    add("--slots", type=whole_number(1), default=4, metavar="N",
+        help="prompts at a time, at most; default: 4")  # fmt: skip
     add("--prefill-step", type=whole_number(1, WHOLE), metavar="N",
         help="week 2: prompts in chunks of at most this many tokens (Day 2.7); default: whole prompts")  # fmt: skip
     add("--max-seq-len", type=whole_number(2), default=512, metavar="N",
@@ -75,16 +74,9 @@ def job_of(options: argparse.Namespace) -> BatchJob:
         if options.loader == "week3":
             if options.prefill_step:
                 raise ValueError("--prefill-step: week 3's engine has a token budget instead: leave it out")
-            llm = open_llm(
-                options,
-                max_num_seqs=min(options.slots, len(prompts)),
-                max_model_len=options.max_seq_len,
-                enforce_eager=options.enforce_eager,
-                activations=options.activations,
-                tensor_parallel_size=options.tensor_parallel_size,
-                enable_expert_parallel=options.enable_expert_parallel,
-                seed=options.seed,
-            )
+            seqs = min(options.slots, len(prompts))
+            engine = {name: getattr(options, name) for name in ENGINE}
+            llm = open_llm(options, max_num_seqs=seqs, max_model_len=options.max_seq_len, **engine)
             return make_engine_job(llm.engine, prompts, **limits)
         model, tokenizer = load(**{name: getattr(options, name) for name in LOADED})
         serving = Serving(names, model, tokenizer)

@@ -7,13 +7,11 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-from ..course.address import Day, Task
+from ..course.address import Day, Task, parse_day, parse_task
 from ..course.answers import other_port
-from ..course.arguments import day_argument, task_argument
 from ..course.capabilities import learner_port, ports_of, set_learner_port
-from ..course.hints import hints
 from ..course.learner import missing_functions, reset, skip, states
-from ..course.pages import pages_of
+from ..course.pages import hints, pages_of
 from ..course.tree import parts_of, tasks
 from ..engine.arguments import whole_number
 from ..engine.backends.installation import installed_backends
@@ -33,17 +31,14 @@ def parts(choice: str | None) -> list[str]:
 
 def status(options: argparse.Namespace) -> None:
     table = Table("day", "task", "port", "status", "to write", box=None, pad_edge=False)
-    found = states(parts(options.backend))
-    for state in found:
-        colour = COLOURS[state.status]
-        names = ", ".join(state.names)
-        table.add_row(
-            str(state.task.of_day), str(state.task), state.part, f"[{colour}]{state.status}[/]", names
-        )
+    listed = states(parts(options.backend))
+    for state in listed:
+        status = f"[{COLOURS[state.status]}]{state.status}[/]"
+        table.add_row(str(state.task.of_day), str(state.task), state.part, status, ", ".join(state.names))
     console.print(table)
     if line := other_port(ports_of(options.backend or learner_port())):
         console.print(line, style="yellow")
-    counts = {name: sum(state.status == name for state in found) for name in COLOURS}
+    counts = {name: sum(state.status == name for state in listed) for name in COLOURS}
     console.print("  ".join(f"{counts[name]} {name}" for name in COLOURS))
 
 
@@ -62,10 +57,8 @@ def do_skip(options: argparse.Namespace) -> None:
     for path in written:
         console.print(f"filled from the reference: {path.relative_to(ROOT)}")
     for path, name in missing_functions(parts(options.backend), wanted):
-        where = path.relative_to(ROOT)
-        console.print(
-            f"{where}: no function {name}; `course reset --whole-files` renews the file", style="yellow"
-        )
+        missing = f"{path.relative_to(ROOT)}: no function {name}"
+        console.print(f"{missing}; `course reset --whole-files` renews the file", style="yellow")
     if not written:
         console.print("nothing was blank there")
 
@@ -87,14 +80,14 @@ def hint(options: argparse.Namespace) -> None:
     from rich.markdown import Markdown  # takes a tenth of a second, and no other command needs it
 
     known(options.task)
-    found = hints(options.task)
-    if not found:
+    all_hints = hints(options.task)
+    if not all_hints:
         written = pages_of(options.task.of_day)
         sys.exit(f"task {options.task} has no hints{'' if written else ': its chapter is not written yet'}")
-    for number, hint in enumerate(found[: options.number], 1):
-        console.print(f"[bold]Hint {number} of {len(found)}: {hint.title}[/]")
+    for number, hint in enumerate(all_hints[: options.number], 1):
+        console.print(f"[bold]Hint {number} of {len(all_hints)}: {hint.title}[/]")
         console.print(Markdown(hint.text))
-    if options.number < len(found):
+    if options.number < len(all_hints):
         console.print(f"more: pdm run course hint {options.task} {options.number + 1}", style="dim")
 
 
@@ -143,15 +136,13 @@ def parser(description: str | None = __doc__) -> tuple[argparse.ArgumentParser, 
         ("reset", do_reset, "makes tasks blank again, after a backup"),
     ):
         sub = command(name, run, text)
-        sub.add_argument("--week", type=int)
-        sub.add_argument("--day", type=int)
-        sub.add_argument("--task", type=int)
+        for option in ("--week", "--day", "--task"):
+            sub.add_argument(option, type=int)
         if run is do_reset:
-            sub.add_argument(
-                "--whole-files", action="store_true", help="renew the files, whatever is in them"
-            )
-        sub.add_argument("--through", type=day_argument, help="all days up to and including this one, as 1.3")
+            whole = "renew the files, whatever is in them"
+            sub.add_argument("--whole-files", action="store_true", help=whole)
+        sub.add_argument("--through", type=parse_day, help="all days up to and including this one, as 1.3")
     sub = command("hint", hint, "the chapter's hints for a task, one more at a time")
-    sub.add_argument("task", type=task_argument, help="for example 1.3.2")
+    sub.add_argument("task", type=parse_task, help="for example 1.3.2")
     sub.add_argument("number", type=whole_number(1), nargs="?", default=1, help="how many hints to show")
     return top, command

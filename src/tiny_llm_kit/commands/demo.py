@@ -64,10 +64,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def choose_demo(
-    wanted: str | None,
-    is_terminal: bool,
-    ask: Callable[[str], str] = input,
-    piped: Callable[[], str] = lambda: "",
+    wanted: str | None, is_terminal: bool, ask: Callable = input, piped: Callable[[], str] = lambda: ""
 ) -> str:
     """Ask which demo to run; without a terminal, take what a pipe says, or the first, and say so.
 

@@ -29,9 +29,8 @@ def main(argv: list[str] | None = None) -> int:
     results = [run(check) for check in CHECKS]
     show(results)
     missing = [result.name for result in results if result.status == "missing"]
-    print(
-        f"needed and missing: {', '.join(missing)}" if missing else "everything that the course needs is here"
-    )
+    needed = f"needed and missing: {', '.join(missing)}"
+    print(needed if missing else "everything that the course needs is here")
     return 1 if missing else 0
 
 

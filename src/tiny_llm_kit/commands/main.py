@@ -91,10 +91,8 @@ def answer(session: TerminalSession, question: str) -> None:
     ids = tokenizer.encode(prompt)
     if not ids:
         fail("the prompt is empty: give the model at least one token to continue")
-    if len(ids) >= session.context:
-        fail(
-            f"the prompt has {len(ids)} tokens, but the model reads {session.context} with its answer: shorten it"
-        )
+    if len(ids) >= (room := session.context):
+        fail(f"the prompt has {len(ids)} tokens, but the model reads {room} with its answer: shorten it")
     session.answer(ids)
 
 

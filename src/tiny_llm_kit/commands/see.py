@@ -7,8 +7,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from ..course.address import Day
-from ..course.arguments import day_argument
+from ..course.address import Day, parse_day
 from ..course.capabilities import ends_at_a_blank, learner_port, ports_of
 from ..engine.arguments import DEVICES, whole_number
 from ..engine.port import Port
@@ -29,16 +28,14 @@ def screen(day: Day, part: str = ""):
 @command
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="pdm run see", description=__doc__)
-    parser.add_argument("day", type=day_argument, help="for example 1.3")
+    parser.add_argument("day", type=parse_day, help="for example 1.3")
     parser.add_argument("--solution", default="tiny_llm", choices=sorted(SOLUTIONS))
     parser.add_argument("--backend", default="auto", choices=["auto", "mlx", "torch"])
     parser.add_argument("--device", default="auto", choices=DEVICES)
-    parser.add_argument(
-        "--sitting", type=whole_number(1), metavar="N", help="of day 2.7: only the screen of this sitting"
-    )
-    parser.add_argument(
-        "--graphs", action="store_true", help="of day 2.7: counts the programs of prompts, on the torch port"
-    )
+    text = "of day 2.7: only the screen of this sitting"
+    parser.add_argument("--sitting", type=whole_number(1), metavar="N", help=text)
+    text = "of day 2.7: counts the programs of prompts, on the torch port"
+    parser.add_argument("--graphs", action="store_true", help=text)
     options = parser.parse_args(argv)
     backend = ports_of(learner_port())[0] if options.backend == "auto" else options.backend
     if options.graphs:

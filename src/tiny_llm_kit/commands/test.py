@@ -21,16 +21,15 @@ def started(backends: list[str]) -> list[Day]:
 
 @command
 def main(argv: list[str] | None = None) -> None:
-    made = parser("pdm run test", __doc__)
-    made.add_argument("--all", action="store_true", help="also the tests after the first task that fails")
-    made.add_argument("--time-limit", type=whole_number(1), default=LIMIT, help="seconds per test")
-    options, rest = parse(made, argv)
+    top = parser("pdm run test", __doc__)
+    top.add_argument("--all", action="store_true", help="also the tests after the first task that fails")
+    top.add_argument("--time-limit", type=whole_number(1), default=LIMIT, help="seconds per test")
+    options, rest = parse(top, argv)
     backends = ports_of(options.backend or learner_port())
     chosen = selected_days(options.week, options.day, options.task) or started(backends)
     if not chosen:
-        fail(
-            "nothing is filled in yet: start with `pdm run test --week 1 --day 1` and its chapter, `pdm run book`"
-        )
+        first = "`pdm run test --week 1 --day 1` and its chapter, `pdm run book`"
+        fail(f"nothing is filled in yet: start with {first}")
     if line := other_port(backends):
         print(line)
     extra = ["--record", "--by-task", f"--time-limit={options.time_limit}"]

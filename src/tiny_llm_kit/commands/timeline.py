@@ -28,13 +28,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--device", default="auto", choices=DEVICES)
     add("--model", default="tiny-qwen3", type=model_argument,
         help="a shipped name, a folder, a GGUF file or a hub id")  # fmt: skip
-    add(
-        "--prefill-step",
-        type=whole_number(1, WHOLE - 1),
-        default=128,
-        metavar="N",
-        help="tokens of a chunk, and what is agreed: more between two decode steps is a stall; default: 128",
-    )
+    step = "tokens of a chunk, and what is agreed: more between two decode steps is a stall; default: 128"
+    add("--prefill-step", type=whole_number(1, WHOLE - 1), default=128, metavar="N", help=step)
     add("--prompt-tokens", type=size, default=2048, metavar="N", help="of the long prompt; default: 2048")
     add("--decodes", type=whole_number(1, 16), default=4, metavar="N",
         help="requests that run when it arrives; default: 4")  # fmt: skip
@@ -65,9 +60,8 @@ def compare(options: argparse.Namespace) -> Comparison:
 def measured(options: argparse.Namespace, workload: Workload, names: ServingPackage):
     """A function that runs the workload on the model, which has been warmed up."""
     try:
-        model, _ = load(
-            options.model, solution=options.solution, backend=options.backend, device=options.device
-        )
+        where = {name: getattr(options, name) for name in ("solution", "backend", "device")}
+        model, _ = load(options.model, **where)
     except ValueError as error:  # no such device here, files that are unusable
         fail(error)
     if workload.max_seq_len > model.max_model_len:
@@ -94,12 +88,12 @@ def main(argv: list[str] | None = None) -> None:
         try:
             if not options.simulate:
                 warn_if_busy()
-            found = compare(options)
-            found.show(make_console())
+            comparison = compare(options)
+            comparison.show(make_console())
             if options.trace:
-                write_file(options.trace, found.chrome_trace())
+                write_file(options.trace, comparison.chrome_trace())
             if options.html:
-                write_file(options.html, found.html())
+                write_file(options.html, comparison.html())
         except NoEnd as problem:
             fail(f"timeline: {problem}")
 

@@ -1,6 +1,7 @@
 """Addresses of the course: `1.3` is a day, `1.3.2` a task of that day."""
 
 import re
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,14 +53,20 @@ def task_of_label(text: str) -> tuple[Task, str] | None:
 
 
 def parse_day(text: str) -> Day:
+    """A day, as `1.3`; also the type of an argument.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
     return Day(*_numbers(text, 2, "a day is WEEK.DAY, for example 1.3"))
 
 
 def parse_task(text: str) -> Task:
+    """A task, as `1.3.2`, like `parse_day`."""
     return Task(*_numbers(text, 3, "a task is WEEK.DAY.TASK, for example 1.3.2"))
 
 
 def _numbers(text: str, count: int, rule: str) -> list[int]:
     if not re.fullmatch(r"\d+" + r"\.\d+" * (count - 1), text):
-        raise ValueError(f"{text!r}: {rule}")
+        raise ArgumentTypeError(f"{text!r}: {rule}")
     return [int(part) for part in text.split(".")]

@@ -15,9 +15,8 @@ def has_answers(port: str, learner: Path = LEARNER) -> bool:
 
 
 def _count(folder: Path, text: str) -> int:
-    return sum(
-        file.read_text(encoding="utf-8", errors="replace").count(text) for file in folder.rglob("*.py")
-    )
+    texts = (file.read_text(encoding="utf-8", errors="replace") for file in folder.rglob("*.py"))
+    return sum(part.count(text) for part in texts)
 
 
 def port_with_answers() -> str | None:

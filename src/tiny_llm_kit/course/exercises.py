@@ -6,7 +6,7 @@ found with `ast`, so that neither a string nor a decorator can confuse the cut; 
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import pairwise
 from typing import ClassVar
@@ -75,8 +75,7 @@ def _find(source: str, file: str) -> tuple[Exercise, ...]:
         if comment.rstrip() == END:
             if open_exercise is None or not open_exercise.start <= line <= open_exercise.end + 1:
                 raise MarkerError(f"{file}:{line}: {END} closes no TASK")
-            exercises[-1] = open_exercise = _until(open_exercise, line - 1, lines)
-            open_exercise = None
+            exercises[-1], open_exercise = replace(open_exercise, end=line - 1), None
         elif match := MARKER.match(comment):
             open_exercise = _open(Task(*map(int, match.groups())), line, indent, lines, functions, file)
             exercises.append(open_exercise)
@@ -179,12 +178,9 @@ def _open(task: Task, line: int, indent: str, lines, functions: dict[str, Functi
 
 def _owner(line: int, indent: str, functions: dict[str, Function]) -> tuple[str, Function] | None:
     """The innermost function around `line` whose body has this indentation."""
-    around = [
-        (name, f)
-        for name, f in functions.items()
-        if f.lineno < line <= end_of(f) and f.body[0].col_offset == len(indent)
-    ]
-    return max(around, key=lambda pair: pair[1].lineno, default=None)
+    around = (pair for pair in functions.items() if pair[1].lineno < line <= end_of(pair[1]))
+    owners = (pair for pair in around if pair[1].body[0].col_offset == len(indent))
+    return max(owners, key=lambda pair: pair[1].lineno, default=None)
 
 
 def _last_line(function: Function, indent: str, lines: list[str]) -> int:
@@ -198,10 +194,6 @@ def _last_line(function: Function, indent: str, lines: list[str]) -> int:
     return last
 
 
-def _until(exercise: Exercise, last: int, lines: list[str]) -> Exercise:
-    return Exercise(exercise.task, exercise.qualname, exercise.start, last, exercise.indent)
-
-
 def _check(exercises: list[Exercise], lines: list[str], file: str) -> None:
     owners: dict[str, Task] = {}
     for exercise in exercises:
@@ -213,6 +205,5 @@ def _check(exercises: list[Exercise], lines: list[str], file: str) -> None:
             raise MarkerError(f"{where}: {exercise.qualname} already belongs to {owners[exercise.qualname]}")
     for exercise, following in pairwise(exercises):
         if following.start <= exercise.end + 1:
-            raise MarkerError(
-                f"{file}:{following.start}: close TASK {exercise.task} with {END} before the next one"
-            )
+            where = f"{file}:{following.start}"
+            raise MarkerError(f"{where}: close TASK {exercise.task} with {END} before the next one")

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..repo import ROOT
+from ..repo import read_source as read
 from .address import Task
-from .cut import fill, is_blank
+from .cut import fill, is_blank, language_of
 from .exercises import Exercise
-from .languages import language_of
-from .progress import is_green, is_unknown
-from .stubs import keep, read, stub_of, write
-from .tree import exercises_of_part, learner_file
+from .progress import last_result
+from .tree import exercises_of_part, keep, learner_file, stub_of, write
 
 RENEW = "add --whole-files to renew the whole file, of which a copy is kept"
 
@@ -35,10 +34,9 @@ def states(parts: Iterable[str]) -> list[State]:
     for part in parts:
         exercises = exercises_of_part(part)
         for task in sorted({exercise.task for _, exercise in exercises}):
-            mine = [(file, exercise) for file, exercise in exercises if exercise.task == task]
-            found.append(
-                State(task, part, tuple(exercise.qualname for _, exercise in mine), _status(part, task, mine))
-            )
+            asked = [(file, exercise) for file, exercise in exercises if exercise.task == task]
+            names = tuple(exercise.qualname for _, exercise in asked)
+            found.append(State(task, part, names, _status(part, task, asked)))
     return sorted(found, key=lambda state: (state.task, state.part))
 
 
@@ -46,9 +44,7 @@ def _status(part: str, task: Task, exercises: list[tuple[Path, Exercise]]) -> st
     texts = [(_text(file), exercise) for file, exercise in exercises]
     if any(is_blank(text, exercise) or not exercise.has_function(text) for text, exercise in texts):
         return "blank"
-    if is_green(part, task):
-        return "green"
-    return "unknown" if is_unknown(part, task) else "filled"
+    return last_result(part, task)
 
 
 def _text(reference: Path) -> str:
@@ -60,18 +56,9 @@ def _text(reference: Path) -> str:
 
 def missing_functions(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[tuple[Path, str]]:
     """The learner's file and the name of every function of these tasks that is no longer in it."""
-    exercises = [
-        (file, exercise)
-        for part in parts
-        for file, exercise in exercises_of_part(part)
-        if wanted(exercise.task)
-    ]
-    found = [
-        (learner_file(f), exercise.qualname)
-        for f, exercise in exercises
-        if not exercise.has_function(_text(f))
-    ]
-    return list(dict.fromkeys(found))
+    pairs = [pair for part in parts for pair in exercises_of_part(part) if wanted(pair[1].task)]
+    missing = [(learner_file(f), e.qualname) for f, e in pairs if not e.has_function(_text(f))]
+    return list(dict.fromkeys(missing))
 
 
 def skip(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[Path]:
@@ -99,12 +86,9 @@ def reset(
     changed = {}
     for file in _files(parts, wanted):
         exercises = [exercise for exercise in _exercises(file, parts) if wanted(exercise.task)]
-        fresh = (
-            stub_of(file)
-            if whole_files
-            else _blanked(_text(file), stub_of(file), exercises, learner_file(file))
-        )
-        path = learner_file(file)
+        fresh, path = stub_of(file), learner_file(file)
+        if not whole_files:
+            fresh = _blanked(_text(file), fresh, exercises, path)
         if not path.exists() or fresh.encode() != path.read_bytes().replace(b"\r\n", b"\n"):
             changed[path] = fresh
     kept = keep(list(changed))

@@ -1,6 +1,7 @@
-"""The pages of a day, and the tasks of each of its sittings."""
+"""The pages of a day, the tasks of each of its sittings, and the hints of a task: the book is their only source."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..repo import BOOK
@@ -8,6 +9,10 @@ from .address import Day, Task, parse_task
 from .tree import tasks
 
 HEADING = re.compile(r"^### Task (\d+\.\d+\.\d+): ", re.MULTILINE)
+# <details class="hint"><summary>Hint: the loop</summary> … </details>
+HINT = re.compile(
+    r'<details class="hint">\s*<summary>\s*Hint:\s*([^<]+?)\s*</summary>(.*?)</details>', re.DOTALL
+)
 
 
 def pages_of(day: Day) -> list[Path]:
@@ -33,3 +38,24 @@ def sittings_of(day: Day) -> list[list[Task]]:
     if len(pages) < 2:
         return [[task for task in tasks() if task.of_day == day]]
     return [tasks_on(page, day) for page in pages]
+
+
+@dataclass(frozen=True)
+class Hint:
+    """One hint.
+
+    Args:
+        title: a few words that say what it is about.
+        text: Markdown.
+    """
+
+    title: str
+    text: str
+
+
+def hints(task: Task) -> list[Hint]:
+    """The hints below a task's heading, in the order of the book; none without such a heading."""
+    # Before the first task; then an address and its text for each task.
+    _, *parts = HEADING.split(text_of(task.of_day))
+    section = dict(zip(parts[::2], parts[1::2], strict=True)).get(str(task), "")
+    return [Hint(title, text.strip()) for title, text in HINT.findall(section)]

@@ -36,14 +36,13 @@ def record_results(
     RESULTS.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 
-def is_green(part: str, task: Task) -> bool:
-    """Whether the task's tests passed on the files as they are now."""
-    return _read().get(f"{part} {task}") == fingerprint(part)
+def last_result(part: str, task: Task) -> str:
+    """The state of a task without a blank: "green" if its tests passed on the files as they are now.
 
-
-def is_unknown(part: str, task: Task) -> bool:
-    """Whether the last run that should have tested the task ended before."""
-    return _read().get(f"{part} {task}") == UNKNOWN
+    "unknown" if the last run that should have tested it ended before, else "filled".
+    """
+    result = _read().get(f"{part} {task}")
+    return UNKNOWN if result == UNKNOWN else "green" if result == fingerprint(part) else "filled"
 
 
 def fingerprint(part: str) -> str:

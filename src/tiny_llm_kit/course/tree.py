@@ -1,13 +1,15 @@
-"""The files of the course, and the tasks and days that the reference defines."""
+"""The files of the course, their stubs and backups, and the tasks and days that the reference defines."""
 
+import shutil
+import time
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from ..repo import BACKENDS, SOURCES, TESTS
+from ..repo import BACKENDS, PRIVATE, SOURCES, TESTS, read_source
 from .address import Day, Task
+from .cut import LANGUAGES, cut, find_exercises
 from .exercises import Exercise
-from .languages import LANGUAGES, find_exercises
 
 REFERENCE = SOURCES / "tiny_llm_ref"
 LEARNER = SOURCES / "tiny_llm"
@@ -59,3 +61,28 @@ def days() -> list[Day]:
 
 def day_tests(day: Day) -> list[Path]:
     return day.files(TESTS, "test_")
+
+
+def stub_of(reference: Path) -> str:
+    """The stub that the learner starts from: the reference with every exercise blank."""
+    return cut(read_source(reference), reference.relative_to(REFERENCE.parent))
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def keep(files: list[Path]) -> Path | None:
+    """Copy the existing files into a fresh backup folder, and return it; None if there are none."""
+    files = [file for file in files if file.exists()]
+    if not files:
+        return None
+    folder = PRIVATE / "backups" / time.strftime("%Y%m%d-%H%M%S")
+    while folder.exists():
+        folder = folder.with_name(folder.name + "x")
+    for file in files:
+        target = folder / file.relative_to(LEARNER)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, target)
+    return folder

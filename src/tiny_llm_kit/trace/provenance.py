@@ -94,9 +94,8 @@ def result_argument(text: str) -> str:
         argparse.ArgumentTypeError: it is no name, or the file cannot be written.
     """
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", text):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a name: use letters, digits, and . _ - between them"
-        )
+        rule = "use letters, digits, and . _ - between them"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name: {rule}")
     RESULTS.mkdir(exist_ok=True)
     output_argument(str(RESULTS / f"{text}.json"))
     return text

@@ -114,9 +114,8 @@ class Recorder:
         kind = "stall" if self._stalls() else "waiting"
         for request in part.requests:
             lane = self._lanes[number_of(request)]
-            if (
-                lane.token_times and lane.token_times[0] <= start < end
-            ):  # not in a step that has chunks and decodes
+            # Not in a step that has chunks and decodes.
+            if lane.token_times and lane.token_times[0] <= start < end:
                 self._spans.append(Span(lane.request, kind, start, end, tokens))
         self._chunks.clear()
 

@@ -60,9 +60,8 @@ def check_environment() -> Check:
         fix = "run it as `pdm run doctor`, after `pdm install`"
         return Check("environment", "warn", f"{sys.prefix} is not an environment of its own", fix)
     if shutil.which("pdm") is None:
-        return Check(
-            "environment", "warn", f"{sys.prefix}, but no pdm on the PATH", 'pip install "pdm[locked]"'
-        )
+        detail = f"{sys.prefix}, but no pdm on the PATH"
+        return Check("environment", "warn", detail, 'pip install "pdm[locked]"')
     return Check("environment", "ok", sys.prefix)
 
 
@@ -114,13 +113,11 @@ def check_torch() -> Check:
 def _working(name: str, version: str, backend: str, fix: str) -> Check:
     """Ask an installed port for its device."""
     try:
-        found = ask(backend)
+        answer = ask(backend)
     except Exception as error:
         return Check(name, "missing", f"{version} is installed but does not work: {error}", fix)
-    where = f"{version} on {found['device']}, {found['dtype']} by default"
-    return Check(
-        name, "ok", f"{where}; the vendor's build" if backend == "torch" and facts().is_vendors else where
-    )
+    of_vendor = "; the vendor's build" if backend == "torch" and facts().is_vendors else ""
+    return Check(name, "ok", f"{version} on {answer['device']}, {answer['dtype']} by default{of_vendor}")
 
 
 def check_gaudi() -> Check:
@@ -171,9 +168,8 @@ def check_products() -> Check:
     try:
         answers = {name: ask(name) for name in ports}
     except Exception as error:
-        return Check(
-            "bf16 products", "warn", f"a port does not work: {error}", "see the lines on MLX and torch"
-        )
+        detail = f"a port does not work: {error}"
+        return Check("bf16 products", "warn", detail, "see the lines on MLX and torch")
     lines = [f"{name}: {answer['products']}" for name, answer in answers.items()]
     kernels = [answers[ports[0]]["kernels"]] if ports else ["no port is installed"]
     return Check("bf16 products", "ok", "; ".join(lines + kernels))

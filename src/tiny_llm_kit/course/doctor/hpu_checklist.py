@@ -27,25 +27,10 @@ COMMAND = [sys.executable, "-m", f"{__package__}.hpu_run"]
 LIMIT = 3600  # seconds of the run: a warm-up of 36 shapes may take a good part of it
 # Variables that matter here; the rest of the environment is nobody's business.
 VARIABLES = (
-    "PT_",
-    "HABANA",
-    "HLS_",
-    "HCCL",
-    "HCL_",
-    "GC_",
-    "LOG_LEVEL",
-    "VLLM_",
-    "FUSER_",
-    "RUNTIME_SCALE",
-    "XDG_CACHE",
-)
+    "PT_", "HABANA", "HLS_", "HCCL", "HCL_", "GC_", "LOG_LEVEL", "VLLM_", "FUSER_", "RUNTIME_SCALE", "XDG_CACHE",
+)  # fmt: skip
 PYTHON_PACKAGES = re.compile(r"habana|^torch$|neural-compressor|^vllm|tiny-llm")
-DRIVER_PACKAGES = (
-    "habanalabs-firmware-tools",
-    "habanalabs-graph",
-    "habanalabs-rdma-core",
-    "habanalabs-thunk",
-)
+DRIVER_PACKAGES = tuple(f"habanalabs-{part}" for part in ("firmware-tools", "graph", "rdma-core", "thunk"))
 LISTINGS = (
     ["dpkg-query", "-W", "-f", "${Package} ${Version}\n", "habana*"],
     ["rpm", "-qa", "--qf", "%{NAME} %{VERSION}\n", "habana*"],
@@ -86,9 +71,9 @@ def output_of(command: list[str]) -> str | None:
 
 def python_packages() -> dict[str, str]:
     """The versions of the packages that belong to the plug-in, to torch and to this course."""
-    every = importlib.metadata.distributions()
-    found = (((one.metadata["Name"] or "").lower().replace("_", "-"), one.version) for one in every)
-    return {name: version for name, version in sorted(found) if PYTHON_PACKAGES.search(name)}
+    installed = importlib.metadata.distributions()
+    versions = (((d.metadata["Name"] or "").lower().replace("_", "-"), d.version) for d in installed)
+    return {name: version for name, version in sorted(versions) if PYTHON_PACKAGES.search(name)}
 
 
 def driver_packages() -> dict[str, str]:
@@ -129,9 +114,8 @@ def judge_packages(report: Json) -> Check:
     graph = report["driver packages"].get("habanalabs-graph")
     if graph and release(graph) != release(plug_in):
         detail = f"habana-torch-plugin {plug_in}, but habanalabs-graph {graph}"
-        return Check(
-            "packages", "missing", detail, "take both from one Gaudi release, as its container has them"
-        )
+        fix = "take both from one Gaudi release, as its container has them"
+        return Check("packages", "missing", detail, fix)
     absent = [name for name in DRIVER_PACKAGES if name not in report["driver packages"]]
     detail = f"habana-torch-plugin {plug_in}, habanalabs-graph {graph}"
     if absent:
@@ -223,9 +207,8 @@ def judge_tokens(report: Json) -> Check:
     wrong = [number for number, pair in enumerate(zip(device, cpu, strict=True)) if pair[0] != pair[1]]
     if wrong:
         fix = "look at the operators first; if they are right, compare PT_HPU_LAZY_MODE=0 with 1"
-        return Check(
-            "tokens", "missing", f"{len(wrong)} of {len(cpu)} answers differ from the CPU's: {wrong}", fix
-        )
+        detail = f"{len(wrong)} of {len(cpu)} answers differ from the CPU's: {wrong}"
+        return Check("tokens", "missing", detail, fix)
     return Check("tokens", "ok", f"all {sum(map(len, cpu))} of {len(cpu)} answers equal the CPU's")
 
 
@@ -262,14 +245,15 @@ JUDGES: list[tuple[str | None, Callable[[Json], Check]]] = [
 
 def judge(report: Json) -> list[Check]:
     """The findings, as far as the run came; the last one says how it ended."""
-    needed = [(part, one) for part, one in JUDGES if part is None or part in report["parts"]]
-    found = [one(report) for _, one in needed]
+    findings = [judge(report) for part, judge in JUDGES if part is None or part in report["parts"]]
     if report["exit code"]:
         reached = list(report["parts"])[-1:] or ["nothing"]
         last = report["errors"][-1:] or ["no message"]
         detail = f"ended with {report['exit code']} after the part {reached[0]!r}: {last[0]}"
-        found.append(Check("run", "missing", detail, "send the file in: it has the last lines of the errors"))
-    return found
+        findings.append(
+            Check("run", "missing", detail, "send the file in: it has the last lines of the errors")
+        )
+    return findings
 
 
 def write(report: Json, findings: list[Check], file: Path) -> None:

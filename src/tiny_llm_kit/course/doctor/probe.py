@@ -38,20 +38,17 @@ def answer(backend: str) -> dict:
     from ...engine.profiling import product_choice, quantized_choice
 
     loaded = preload() if backend == "mlx" else None  # before the port imports mlx, which asks for it as well
-    port = Port("ref", backend)
-    found = {"device": port.device, "dtype": port.float_dtype}
-    found["products"] = product_choice.report(Port("ref", backend, "cpu", "bfloat16"))
-    found["kernels"] = kernels_in_words()
+    port, on_cpu = Port("ref", backend), Port("ref", backend, "cpu", "bfloat16")
+    report = {"device": port.device, "dtype": port.float_dtype}
+    report |= {"products": product_choice.report(on_cpu), "kernels": kernels_in_words()}
     if backend == "mlx":
-        return found | {"blas": loaded, "gflops": speed(Port("ref", backend, "cpu"))}
+        return report | {"blas": loaded, "gflops": speed(Port("ref", backend, "cpu"))}
     from tiny_llm_given.torch import hpu, hpu_self_check  # after the port, like torch itself
 
     errors = hpu_self_check.self_check() if hpu.available() else []
-    quantized = "; ".join(
-        quantized_choice.report(Port("ref", backend, "cpu", "bfloat16"), bits) for bits in (4, 8)
-    )
+    quantized = "; ".join(quantized_choice.report(on_cpu, bits) for bits in (4, 8))
     card = vars(hpu.detect()) | {"errors": errors}
-    return found | {"hpu": card, "quantized_products": quantized}
+    return report | {"hpu": card, "quantized_products": quantized}
 
 
 def kernels_in_words() -> str:

@@ -32,9 +32,7 @@ def message_of(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     said = str(report.longrepr) if crash is None else crash.message
     idea = getattr(report, "idea", None)
-    first = next((line for line in said.splitlines() if line.strip()), "it failed").removeprefix(
-        "AssertionError: "
-    )
+    first = next(filter(str.strip, said.splitlines()), "it failed").removeprefix("AssertionError: ")
     return f"{first} ({idea})" if idea else first
 
 

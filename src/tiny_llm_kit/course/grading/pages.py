@@ -28,10 +28,8 @@ class Pages:
     def text(self, request: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values of a request in the order of its text, (Hkv, S, D) each."""
         table, S = list(self.tables[request]), self.lengths[request]
-        keys, values = (
-            pages[table].reshape(-1, *pages.shape[2:])[:S].swapaxes(0, 1)
-            for pages in (self.keys, self.values)
-        )
+        text = np.stack([self.keys[table], self.values[table]]).reshape(2, -1, *self.keys.shape[2:])
+        keys, values = text[:, :S].swapaxes(1, 2)
         return keys, values
 
     def slots_in_use(self) -> np.ndarray:
@@ -62,9 +60,10 @@ def decode64(query: np.ndarray, pages: Pages, scale=None, window: int | None = N
 
     Returns (o, m, l) of shapes (B, H, D), (B, H) and (B, H).
     """
-    return _stacked(
-        [prompt64(query[None, b], pages, b, [pages.lengths[b] - 1], scale, window) for b in range(len(query))]
-    )
+    last = [length - 1 for length in pages.lengths]
+    rows = (prompt64(query[None, b], pages, b, [last[b]], scale, window) for b in range(len(query)))
+    o, m, l = (np.concatenate(part) for part in zip(*rows, strict=True))
+    return o, m, l
 
 
 def prompt64(query: np.ndarray, pages: Pages, request: int, positions, scale=None, window=None) -> Statistics:
@@ -77,8 +76,3 @@ def prompt64(query: np.ndarray, pages: Pages, request: int, positions, scale=Non
     seen = (keys <= places) & (keys > places - (np.inf if window is None else window))
     o, m, l = statistics64(query.swapaxes(0, 1), key, value, scale, np.where(seen, 0, -np.inf))
     return o.swapaxes(0, 1), m.T, l.T
-
-
-def _stacked(parts: Sequence[Statistics]) -> Statistics:
-    o, m, l = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return o, m, l

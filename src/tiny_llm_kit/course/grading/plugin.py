@@ -49,26 +49,17 @@ settings.register_profile(VERDICT, settings.get_profile("course"), phases=(Phase
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("tiny-llm")
-    group.addoption("--solution", default="ref", choices=sorted(SOLUTIONS), help="solution under test")
-    group.addoption("--backends", default=",".join(installed_backends()), help="mlx, torch or mlx,torch")
-    group.addoption(
-        "--device", default="cpu", help="device of the arrays; the tolerances are those of the CPU"
-    )
-    group.addoption(
-        "--record", action="store_true", help="remember which tasks are green, for `course status`"
-    )
-    group.addoption(
-        "--products",
-        default=USUAL,
-        choices=[MEASURED, USUAL],
-        help="what the machine measures decides no test",
-    )
-    group.addoption("--long", action="store_true", help="also tests of the machine, such as real training")
-    group.addoption("--task", action="append", default=[], dest="tasks", help="only this task, as 1.3.2")
-    group.addoption("--by-task", action="store_true", help="in the order of the tasks")
-    group.addoption("--stop-at-task", action="store_true", help="end after the first task that fails")
-    group.addoption("--time-limit", type=float, default=0, help="seconds per test; 0 is no limit")
+    add, products = parser.getgroup("tiny-llm").addoption, [MEASURED, USUAL]
+    add("--solution", default="ref", choices=sorted(SOLUTIONS), help="solution under test")
+    add("--backends", default=",".join(installed_backends()), help="mlx, torch or mlx,torch")
+    add("--device", default="cpu", help="device of the arrays; the tolerances are those of the CPU")
+    add("--record", action="store_true", help="remember which tasks are green, for `course status`")
+    add("--products", default=USUAL, choices=products, help="what the machine measures decides no test")
+    add("--long", action="store_true", help="also tests of the machine, such as real training")
+    add("--task", action="append", default=[], dest="tasks", help="only this task, as 1.3.2")
+    add("--by-task", action="store_true", help="in the order of the tasks")
+    add("--stop-at-task", action="store_true", help="end after the first task that fails")
+    add("--time-limit", type=float, default=0, help="seconds per test; 0 is no limit")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -121,11 +112,8 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 def devices() -> set[str]:
     """Every device of every installed backend, for example {"cpu", "gpu"}."""
-    return {
-        d
-        for name in installed_backends()
-        for d in import_module(f"tiny_llm_kit.engine.backends.backend_{name}").devices()
-    }
+    modules = (f"tiny_llm_kit.engine.backends.backend_{name}" for name in installed_backends())
+    return {device for module in modules for device in import_module(module).devices()}
 
 
 class Grader:
@@ -235,21 +223,17 @@ class Grader:
 
     def pytest_terminal_summary(self, terminalreporter) -> None:
         option = self.config.option
-        terminalreporter.write_line(
-            f"tested: src/{SOLUTIONS[option.solution]}, ports: {option.backends}, device: {option.device}"
-        )
+        where = f"ports: {option.backends}, device: {option.device}"
+        terminalreporter.write_line(f"tested: src/{SOLUTIONS[option.solution]}, {where}")
         if self.not_kept:
             where = f"{self.not_kept.filename} ({self.not_kept.strerror})"
             terminalreporter.write_line(f"not remembered for `course status`: {where}", yellow=True)
         for label in sorted(self.blanks):
             tests = counted(self.blanks[label], "test")
             terminalreporter.write_line(f"blank: {label} (needed by {tests})", yellow=True)
-        earlier = self._blank_days_before()
-        if earlier:
-            terminalreporter.write_line(
-                f"earlier days are blank: fill them, or `pdm run course skip --through {earlier[-1]}`",
-                yellow=True,
-            )
+        if earlier := self._blank_days_before():
+            fix = f"fill them, or `pdm run course skip --through {earlier[-1]}`"
+            terminalreporter.write_line(f"earlier days are blank: {fix}", yellow=True)
         for nodeid, missing in self.untested:
             needed = f"the model {NAME}" if missing == NAME else missing
             terminalreporter.write_line(f"not tested {_where(missing)} (needs {needed}): {nodeid}")
@@ -271,13 +255,13 @@ def _where(missing: str) -> str:
 
 def tools() -> set[str]:
     """What some tests need and this machine has: a C++ compiler, oneDNN's products for bf16, the model `smollm2`."""
-    found = set()
+    present = {NAME} if smollm2_file() else set()
     with suppress(library.NativeError):
         library.compiler()
-        found.add("c++")
+        present.add("c++")
     if "torch" in installed_backends() and import_module("tiny_llm_given.torch.products").has_onednn():
-        found.add("onednn")
-    return found | {NAME} if smollm2_file() else found
+        present.add("onednn")
+    return present
 
 
 def _missing(item: pytest.Item, present: dict[str, Callable[[], set[str]]]) -> str | None:
@@ -295,8 +279,7 @@ def _repr_failure(in_full: Callable, failure: pytest.ExceptionInfo):
     pytest parses the file of each frame again for each failure; for a blank Day 2.7 alone that took a minute. Of a
     kernel that does not compile the compiler has said all there is to say.
     """
-    blank = _blank_exercise(failure)
-    if blank:
+    if blank := _blank_exercise(failure):
         return f"blank: {blank}"
     return str(failure.value) if type(failure.value).__name__ == "CompileError" else in_full(failure)
 

@@ -18,26 +18,23 @@ from ..tree import day_tests, days, tasks
 
 def parser(prog: str, description: str | None) -> argparse.ArgumentParser:
     """The options that both commands have."""
-    made = argparse.ArgumentParser(
-        prog=prog, description=description, epilog="more arguments go to pytest, after --"
-    )
-    made.add_argument("--week", type=int)
-    made.add_argument("--day", type=int)
-    made.add_argument("--task", type=int)
-    made.add_argument("--backend", choices=[*BACKENDS, "all"])
-    made.add_argument("--device", default="cpu", choices=DEVICES)
-    return made
+    epilog = "more arguments go to pytest, after --"
+    top = argparse.ArgumentParser(prog=prog, description=description, epilog=epilog)
+    for option in ("--week", "--day", "--task"):
+        top.add_argument(option, type=int)
+    top.add_argument("--backend", choices=[*BACKENDS, "all"])
+    top.add_argument("--device", default="cpu", choices=DEVICES)
+    return top
 
 
-def parse(made: argparse.ArgumentParser, argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+def parse(top: argparse.ArgumentParser, argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """The command's own options, and pytest's arguments, which come after `--`."""
     given = list(sys.argv[1:] if argv is None else argv)
     end = given.index("--") if "--" in given else len(given)
-    options, unknown = made.parse_known_args(given[:end])
+    options, unknown = top.parse_known_args(given[:end])
     if unknown:
-        made.error(
-            f"{unknown[0]}: unknown; name a day as --week 1 --day 2, and pytest's own arguments after --"
-        )
+        how = "name a day as --week 1 --day 2, and pytest's own arguments after --"
+        top.error(f"{unknown[0]}: unknown; {how}")
     return options, given[end + 1 :]
 
 
@@ -72,19 +69,9 @@ def run(
     """Run pytest on `paths` and return the exit code; no test selected is an error."""
     for backend in backends:
         check_port(solution, backend, options.device)
-    arguments = [
-        *map(str, paths),
-        "-p",
-        "tiny_llm_kit.course.grading.plugin",
-        f"--rootdir={ROOT}",
-        f"-c{ROOT}/pyproject.toml",
-    ]
-    arguments += [
-        f"--solution={solution}",
-        f"--backends={','.join(backends)}",
-        f"--device={options.device}",
-        *extra,
-    ]
+    arguments = [*map(str, paths), f"--rootdir={ROOT}", f"-c{ROOT}/pyproject.toml", f"--solution={solution}"]
+    arguments += ["-p", "tiny_llm_kit.course.grading.plugin", f"--backends={','.join(backends)}"]
+    arguments += [f"--device={options.device}", *extra]
     if options.task is not None:
         arguments.append(f"--task={options.week}.{options.day}.{options.task}")
     status = pytest.main([*arguments, "-q", *pytest_arguments])

@@ -38,9 +38,8 @@ class TimeLimit:
     def __init__(self, seconds: float):
         self.seconds = seconds
         self.errors = os.dup(2)  # while a test runs pytest captures what is written to 2
-        self.is_possible = hasattr(signal, "setitimer") and (
-            threading.current_thread() is threading.main_thread()
-        )
+        on_main = threading.current_thread() is threading.main_thread()
+        self.is_possible = on_main and hasattr(signal, "setitimer")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
@@ -52,9 +51,8 @@ class TimeLimit:
     @contextmanager
     def _limited(self, item: pytest.Item) -> Iterator[None]:
         def stop(number: int, frame: FrameType | None) -> None:
-            raise TestTookTooLong(
-                f"{item.name} ran for {self.seconds:g} s: a loop does not end. {_place(frame)}"
-            )
+            says = f"{item.name} ran for {self.seconds:g} s: a loop does not end."
+            raise TestTookTooLong(f"{says} {_place(frame)}")
 
         before = signal.signal(signal.SIGALRM, stop)
         # Once more each second, in case the code under test catches everything.

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ...engine.loading import load_checkpoint
 from ...engine.port import Port
+from .shared import MODEL, shipped
 
-MODEL = "tiny-qwen3"
 CONTEXT = 1024
 SIZES = (32, 64, 128, 256, 512, CONTEXT)
 LAZY_CHUNK, LAZY_LENGTHS = 32, (128, 256, 512)
@@ -58,7 +57,7 @@ class Chunks:
 
 def activation_bytes(b: Port, attention: str, sizes: Iterable[int], context: int) -> dict[int, int]:
     """Peak bytes of the last chunk of a prompt of `context` tokens, by chunk size."""
-    checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
+    checkpoint = shipped(b)
     chunks = Chunks(b, checkpoint, attention, context, layers=1)
     chunks.prefill(64)
     chunks.materialize()
@@ -76,7 +75,7 @@ def lazy_bytes(b: Port, size: int, tokens: int) -> tuple[int, int]:
 
     The cache is counted here, because the run creates it.
     """
-    checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
+    checkpoint = shipped(b)
     chunks = Chunks(b, checkpoint, "device", tokens)
 
     def prefill(materialize: bool):

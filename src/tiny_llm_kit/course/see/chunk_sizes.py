@@ -5,18 +5,16 @@ from itertools import groupby
 
 from rich.console import Console
 
-from ...engine.loading import load_checkpoint
 from ...engine.port import Port
 from ...solution_types import ServingPackage
 from ...trace.chunk_sweep import WITHOUT_A_FUSED_KERNEL, median, percent, shown, sweep
 from ...trace.serve import Serving
 from ...trace.simulation.cost_fit import measured_cost
 from ...trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload, decode_heavy
-from .shared import simulated
+from .shared import MODEL, shipped, simulated
 from .stalls_drawn import STEPS
 
 MEASURED = (r"(mlx|torch) on \w+", r" *[\d,.]+ ms", r" *[−+±][\d,]+ %")
-MODEL = "tiny-qwen3"
 # Three running requests, a long prompt, and a short one right after it.
 WORKLOAD = Workload(
     "measured",
@@ -37,29 +35,28 @@ TARGET, LONG_PROMPT = 0.05, 3072  # seconds of a chunk, tokens
 
 def show_measured(b: Port, names: ServingPackage, console: Console) -> None:
     """Show each chunk size on the shipped model, compared with whole prompts."""
-    checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
+    checkpoint = shipped(b)
     model = b.Qwen3ModelWeek2(checkpoint, attention="device")
     runner = b.runner(model, chunk_mask=b.chunked_attention_mask)
-    found = sweep(Serving(names, runner), WORKLOAD, STEPS, ROUNDS, lambda text: None)
+    runs = sweep(Serving(names, runner), WORKLOAD, STEPS, ROUNDS, lambda text: None)["runs"]
     console.print(f"{MODEL}, {b.name} on {b.device}, medians of {ROUNDS} runs:")
     console.print(f"{WORKLOAD.says}\n")
     heads = ("TTFT long", "TTFT short", "TBT p99", "longest gap", "total")
     console.print("chunk " + "".join(f"{head:>14}" for head in heads), style="bold")
-    none = {figure: median(found["runs"]["none"], figure) or math.nan for figure in FIGURES}
+    whole = {figure: median(runs["none"], figure) or math.nan for figure in FIGURES}
     for step in STEPS:
-        mine = {figure: median(found["runs"][shown(step)], figure) or math.nan for figure in FIGURES}
-        console.print(f"{shown(step):<6}" + "".join(f"{1000 * mine[f]:>11,.1f} ms" for f in FIGURES))
+        cut = {figure: median(runs[shown(step)], figure) or math.nan for figure in FIGURES}
+        console.print(f"{shown(step):<6}" + "".join(f"{1000 * cut[f]:>11,.1f} ms" for f in FIGURES))
         if step is not None:
-            changes = "".join(f"{percent(mine[f] / none[f] - 1):>14}" for f in FIGURES)
+            changes = "".join(f"{percent(cut[f] / whole[f] - 1):>14}" for f in FIGURES)
             console.print(f"{'':<6}{changes}", style="dim")
     console.print(WITHOUT_A_FUSED_KERNEL)
 
 
 def show_choices(names: ServingPackage, console: Console) -> None:
     """Show the rule of thumb for a few states, and the adaptive chunker's sizes for a long prompt."""
-    console.print(
-        f"rule of thumb, {SLOTS} slots" + "".join(f"{n:>6} run" for n in RUNNING_SLOTS), style="bold"
-    )
+    running = "".join(f"{n:>6} run" for n in RUNNING_SLOTS)
+    console.print(f"rule of thumb, {SLOTS} slots{running}", style="bold")
     for tokens in PROMPTS:
         sizes = [names.select_optimal_chunk_size(tokens, 10**6, n, SLOTS) for n in RUNNING_SLOTS]
         console.print(f"prompt of {tokens:,} tokens  " + "".join(f"{size:>10}" for size in sizes))

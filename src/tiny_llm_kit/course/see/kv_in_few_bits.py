@@ -8,11 +8,12 @@ import numpy as np
 from ...engine.loading import load_network
 from ...engine.port import Port
 from ...trace.prompts import QUESTIONS, rendered
+from .shared import MODEL
 
 # Bits of a number, and the type of the scale and the bias of a group.
 WAYS = ((16, None), (8, "float32"), (8, "bfloat16"), (4, "float32"))
 SCALE_BITS = {None: 0, "bfloat16": 16, "float32": 32}
-MODEL, GROUP = "tiny-qwen3", 64  # the group is a head of one token: 64 numbers share a scale and a bias
+GROUP = 64  # the group is a head of one token: 64 numbers share a scale and a bias
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,14 @@ def keep_in_few_bits(b: Port) -> list[Kept]:
     numbers = 2 * model.config.num_hidden_layers * model.config.num_key_value_heads * model.config.head_dim
     prompts = [tokenizer.encode(rendered(tokenizer, question)) for question in QUESTIONS]
     scores = np.stack([_scores_of_each(b, model, prompt) for prompt in prompts])  # (prompts, 1 + ways, V)
-    exact, found = scores[:, 0], []
+    exact, formats = scores[:, 0], []
     for (bits, scale), rounded in zip(WAYS, scores[:, 1:].swapaxes(0, 1), strict=True):
         scale_bits = SCALE_BITS[scale]
         token_bytes = (numbers * bits + 2 * numbers // GROUP * scale_bits) // 8
         same = int((rounded.argmax(-1) == exact.argmax(-1)).sum())
-        found.append(
-            Kept(bits, scale_bits, token_bytes, float(abs(rounded - exact).max()), same, len(prompts))
-        )
-    return found
+        error = float(abs(rounded - exact).max())
+        formats.append(Kept(bits, scale_bits, token_bytes, error, same, len(prompts)))
+    return formats
 
 
 def _scores_of_each(b: Port, model, prompt: list[int]) -> np.ndarray:

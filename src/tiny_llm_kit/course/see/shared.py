@@ -1,16 +1,26 @@
-"""What several screens share: the policy of the solution that is shown, and the requests of a chat."""
+"""What several screens share: the shipped model, the policy of the solution that is shown, and its requests."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ...engine.loading import load_checkpoint
+from ...engine.port import Port
+from ...model.checkpoint import Checkpoint
 from ...model.tokenizer import Tokenizer
-from ...solution_types import AnswerSequence, ServingPackage
+from ...solution_types import AnswerSequence, HybridScheduler, ServingPackage
 from ...trace.prompts import rendered
 from ...trace.serve import Serving, serve
 from ...trace.simulation.simulated_model import SimulatedModel
 from ...trace.simulation.step_cost import StepCost
 from ...trace.trace import Trace
 from ...trace.workload import Workload
+
+MODEL = "tiny-qwen3"  # that is shipped
+
+
+def shipped(b: Port, dtype: str | None = None) -> Checkpoint:
+    """The shipped model's weights on a port, of its own type by default."""
+    return load_checkpoint(MODEL, b.name, b.device, dtype or b.float_dtype)
 
 
 def chats(
@@ -27,3 +37,13 @@ def simulated(
     """The trace of a workload in virtual time."""
     model = SimulatedModel(cost)
     return serve(Serving(s, model, clock=model.clock), workload, chunk, **options).trace()
+
+
+def run_all(scheduler: HybridScheduler, sequences: Iterable[AnswerSequence]) -> int:
+    """Serve sequences to their end; return how often the model was called."""
+    for sequence in sequences:
+        scheduler.add(sequence)
+    steps = 0
+    while scheduler.has_work_remaining():
+        steps += scheduler.step()
+    return steps

@@ -33,9 +33,8 @@ STYLES = {"!": "bold red", "·": "dim", "-": "dim"}
 
 def show_timelines(names: ServingPackage, console: Console) -> None:
     """Draw the same requests before and after."""
-    console.print(
-        "A and B decode. C arrives with a prompt of 22 tokens. Time runs to the right.", width=NARROW
-    )
+    says = "A and B decode. C arrives with a prompt of 22 tokens. Time runs to the right."
+    console.print(says, width=NARROW)
     console.print("\nABC  a prompt   abc  a new token\n-  queued   ·  waits as agreed   !  stalls\n")
     for title, chunk in (("before: the whole prompt in one step", WHOLE), ("after: chunks of 4", CHUNK)):
         console.print(title, style="bold")
@@ -83,9 +82,8 @@ def show_stalls(names: ServingPackage, console: Console) -> None:
     """Print the chapter's prediction, and the counted stalls."""
     long = decode_heavy(2048)
     pieces = -(-2048 // long.promise)
-    console.print(
-        f"{long.says}; {long.promise} tokens between two decode steps are promised.\n", width=NARROW
-    )
+    promise = f"{long.promise} tokens between two decode steps are promised."
+    console.print(f"{long.says}; {promise}\n", width=NARROW)
     console.print(f"predicted without chunks:\n⌈2,048 / {long.promise}⌉ − 1 = {pieces - 1} stall steps\n")
     table = figures_table("chunk", "stalls", "longest gap, simulated ms")
     for step in STEPS:
@@ -98,9 +96,8 @@ def show_mask(b: Port, console: Console) -> None:
     """Draw the mask of a chunk."""
     start, size, total = 3, 3, 10
     console.print(f"A chunk of {size} tokens after {start} others, in a cache of {total} keys.", width=NARROW)
-    console.print(
-        f"Row: a query at its position. Column: a key.\n{VISIBLE} it may look, {HIDDEN} it may not.\n"
-    )
+    console.print("Row: a query at its position. Column: a key.")
+    console.print(f"{VISIBLE} it may look, {HIDDEN} it may not.\n")
     mask = b.numpy(b.chunked_attention_mask(start, size, total, b.dtype("float32")))
     for query, row in enumerate(mask):
         cells = "".join(f" {VISIBLE if value == 0 else HIDDEN}" for value in row)

@@ -21,8 +21,8 @@ from ...trace.simulation.cost_fit import fit_steps
 from ...trace.simulation.step_cost import StepWork
 from ...trace.tables import figures_table
 from .own_process import in_own_process
+from .shared import MODEL, run_all
 
-MODEL = "tiny-qwen3"
 # Tokens of the prompts, in the order of their arrival, all at once; of each answer; and the blocks.
 PROMPTS, ANSWER = (300, 40, 160, 24, 420, 90, 260, 60, 350, 30, 120, 200), 24
 NUM_BLOCKS, BLOCK, LONGEST = 64, 64, 1024
@@ -89,10 +89,7 @@ def served(b: Port, llm: LLM, way: Way) -> dict[str, Any]:
     scheduler = s.make_scheduler(
         "hybrid", engine.runner, allocator, max_num_seqs=16, on_event=hear, **way.scheduler_options()
     )
-    for sequence in sequences(b):
-        scheduler.add(sequence)
-    while scheduler.has_work_remaining():
-        scheduler.step()
+    run_all(scheduler, sequences(b))
     return {"works": works, "seconds": take_spans(engine.ranks)}
 
 
@@ -104,31 +101,30 @@ def run_of(works: list[dict[str, int]], seconds: list[list[tuple[float, float]]]
 def show_stages(b: Port, console: Console) -> None:
     """Serve the load in three ways, measured and predicted, with a chart of each."""
     measured = in_own_process(measure_runs, b)
-    found = {name: [run_of(**run) for run in runs] for name, runs in measured.items()}
+    runs_of = {name: [run_of(**run) for run in runs] for name, runs in measured.items()}
     longest = f"prompts of {min(PROMPTS)} to {max(PROMPTS)} tokens, answers of {ANSWER}"
     console.print(f"\n{len(PROMPTS)} requests at once, {longest}\n")
-    console.print(table_of(found))
-    for name, runs in found.items():
+    console.print(table_of(runs_of))
+    for name, runs in runs_of.items():
         console.print(f"\n{name}\n", style="bold")
-        show_gantt(console, runs[-1], min(run[-1].end for run in found.values()) / 2)
+        show_gantt(console, runs[-1], min(run[-1].end for run in runs_of.values()) / 2)
     console.print()
     legend(console)
 
 
-def table_of(found: Mapping[str, list[PipelineRun]]) -> Table:
+def table_of(runs_of: Mapping[str, list[PipelineRun]]) -> Table:
     """The last run of each way: its bubbles, and those that the runs between the first and the last predict."""
-    fitted = [run for runs in found.values() for run in runs[1:-1]]
+    fitted = [run for runs in runs_of.values() for run in runs[1:-1]]
     cost = fit_steps([sample for run in fitted for sample in run.samples])
     transfer = median(seconds for run in fitted for seconds in run.transfers)
     shown = figures_table("two stages", "micro-batches", "seconds", "bubbles", *KINDS, "predicted")
-    for name, runs in found.items():
+    for name, runs in runs_of.items():
         run = runs[-1]
         kinds, time = run.seconds_by_kind(), len(run.stages) * run.end
         shares = run.bubble_share, *(kinds[kind] / time for kind in KINDS)
         shares = *shares, run.predicted(cost, transfer).bubble_share
-        shown.add_row(
-            name, str(len(run.works)), f"{run.end:.2f}", *(f"{100 * share:3.0f} %" for share in shares)
-        )
+        percents = (f"{100 * share:3.0f} %" for share in shares)
+        shown.add_row(name, str(len(run.works)), f"{run.end:.2f}", *percents)
     return shown
 
 
@@ -137,6 +133,5 @@ def sequences(b: Port) -> Iterator[Any]:
     params = b.serving.SamplingParams(max_tokens=ANSWER, ignore_eos=True)
     for number, size in enumerate(PROMPTS):
         ids = [(37 * number + place) % 3000 for place in range(size)]
-        yield b.serving.Sequence(
-            ids, EndlessTokenizer(), request_id=number, sampling=params, max_seq_len=1024
-        )
+        options = {"sampling": params, "max_seq_len": LONGEST}
+        yield b.serving.Sequence(ids, EndlessTokenizer(), request_id=number, **options)

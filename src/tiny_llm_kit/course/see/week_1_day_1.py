@@ -15,14 +15,7 @@ WORDS = ["a", "cat", "saw", "its", "tail"]
 KEYS = np.eye(5)
 # What each word looks for, in the same kinds. "saw" looks for an animal and a thing; "its" for the animal.
 LOOKS_FOR = np.array(
-    [
-        [3, 0, 0, 0, 0],
-        [3, 1, 0, 0, 0],
-        [0, 6, 0, 0, 6],
-        [0, 8, 0, 0, 0],
-        [0, 0, 0, 5, 2],
-    ],
-    dtype=float,
+    [[3, 0, 0, 0, 0], [3, 1, 0, 0, 0], [0, 6, 0, 0, 6], [0, 8, 0, 0, 0], [0, 0, 0, 5, 2]], dtype=float
 )
 
 
@@ -31,14 +24,10 @@ def show(b: Port, console: Console) -> None:
     causal = np.where(np.tri(len(WORDS)) > 0, 0.0, -np.inf)
     console.print("Row: the word that looks. Column: the word it looks at. Each row sums to 1.\n")
     _heat_map(console, "softmax(q·k / √D)", _weights(b))
-    _heat_map(
-        console,
-        "the same with scale = 0: every score is 0, so every word counts the same",
-        _weights(b, scale=0.0),
-    )
-    _heat_map(
-        console, "the same with a mask: -inf hides every word that comes later", _weights(b, mask=causal)
-    )
+    title = "the same with scale = 0: every score is 0, so every word counts the same"
+    _heat_map(console, title, _weights(b, scale=0.0))
+    title = "the same with a mask: -inf hides every word that comes later"
+    _heat_map(console, title, _weights(b, mask=causal))
 
 
 def _weights(b: Port, scale: float | None = None, mask: np.ndarray | None = None) -> np.ndarray:

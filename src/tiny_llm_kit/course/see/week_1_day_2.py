@@ -14,9 +14,8 @@ DISTANCES = [0, 1, 2, 3, 5, 10, 50, 100]
 
 def show(b: Port, console: Console) -> None:
     """Turn the pair (1, 0) to many positions, compare scores along the text, and show both pairings."""
-    console.print(
-        f"RoPE({D}, {POSITIONS}): a head of {D} numbers is {D // 2} pairs, and each pair is an arrow."
-    )
+    pairs = f"a head of {D} numbers is {D // 2} pairs, and each pair is an arrow."
+    console.print(f"RoPE({D}, {POSITIONS}): {pairs}")
     console.print("Every arrow starts as →. This is where it points at each position:\n")
     _arrows(b, console)
     console.print("\nThe score q·k of one query and one key, at three places in the text:\n")

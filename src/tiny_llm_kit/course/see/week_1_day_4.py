@@ -26,9 +26,8 @@ def show(b: Port, console: Console) -> None:
 
 def _sizes(b: Port, console: Console) -> None:
     """The learner's norm, and two in NumPy: every step rounded to bf16, and the sum in bf16 as well."""
-    console.print(
-        f"{'E':>8}{'yours':>12}{'mean and root in bf16':>26}{'running sum in bf16':>24}", style="bold"
-    )
+    heads = f"{'mean and root in bf16':>26}{'running sum in bf16':>24}"
+    console.print(f"{'E':>8}{'yours':>12}{heads}", style="bold")
     rng = np.random.default_rng(0)
     for E in SIZES:
         x = _bf16(rng.normal(size=(VECTORS, E)))
@@ -66,9 +65,8 @@ def _overflow(b: Port, console: Console) -> None:
     theirs = x / np.sqrt(squared_in_float16)
     sizes = [np.sqrt(np.mean(np.square(normed.astype(float)))) for normed in (yours, theirs)]
     console.print(f"{'yours':>20} {sizes[0]:.2f}")
-    console.print(
-        f"{'squares in float16':>20} {sizes[1]:.2f}   the largest float16 is 65504, and 300² = 90000"
-    )
+    limit = "the largest float16 is 65504, and 300² = 90000"
+    console.print(f"{'squares in float16':>20} {sizes[1]:.2f}   {limit}")
 
 
 def _silu(b: Port, console: Console) -> None:

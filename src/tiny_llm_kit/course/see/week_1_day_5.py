@@ -5,24 +5,23 @@ from math import prod
 import numpy as np
 from rich.console import Console
 
-from ...engine.loading import load_checkpoint
 from ...engine.port import Port
 from ...engine.weights.random_weights import QWEN3_06B
 from ...model.checkpoint import Checkpoint
 from ...model.config import ModelConfig
 from ...model.hub import load_tokenizer
 from ...trace.prompts import rendered
+from .shared import MODEL, shipped
 
-SHIPPED = "tiny-qwen3"
 QUESTION = "What is chunked prefill?"
 
 
 def show(b: Port, console: Console) -> None:
     """Count the numbers of the shipped model and of Qwen3-0.6B, then ask the shipped one for the next token."""
-    checkpoint = load_checkpoint(SHIPPED, b.name, b.device, "float32")
+    checkpoint = shipped(b, "float32")
     counted = sum(prod(array.shape) for array in checkpoint.weights.values())
     console.print(
-        f"tiny-qwen3, shipped with the course: {len(checkpoint.weights)} arrays, {counted:,} numbers\n"
+        f"{MODEL}, shipped with the course: {len(checkpoint.weights)} arrays, {counted:,} numbers\n"
     )
     _table(console, parameters(checkpoint.config))
     console.print("\nQwen3-0.6B, the same layers, more and wider:\n")
@@ -57,7 +56,7 @@ def _mib(count: int) -> str:
 
 
 def _next_tokens(b: Port, checkpoint: Checkpoint, console: Console) -> None:
-    tokenizer = load_tokenizer(SHIPPED)
+    tokenizer = load_tokenizer(MODEL)
     ids = tokenizer.encode(rendered(tokenizer, QUESTION))
     logits = b.numpy(b.Qwen3ModelWeek1(checkpoint)(b.array([ids])))
     console.print(f'\n"{QUESTION}" is {len(ids)} tokens with the chat template around it.')
@@ -66,7 +65,5 @@ def _next_tokens(b: Port, checkpoint: Checkpoint, console: Console) -> None:
     last = logits[0, -1].astype(np.float64)
     weights = np.exp(last - last.max())
     for id in np.argsort(-last)[:3]:
-        text = repr(tokenizer.decode([int(id)]))
-        console.print(
-            f"{text:>16}  logit {last[id]:5.1f}   probability {100 * weights[id] / weights.sum():5.1f} %"
-        )
+        text, share = repr(tokenizer.decode([int(id)])), weights[id] / weights.sum()
+        console.print(f"{text:>16}  logit {last[id]:5.1f}   probability {100 * share:5.1f} %")

@@ -6,19 +6,18 @@ The model is wrapped, so that the length of each input is seen; what the lines s
 from rich.console import Console
 from rich.text import Text
 
-from ...engine.loading import load_checkpoint
 from ...engine.port import Port
 from ...model.hub import load_tokenizer
 from ...trace.prompts import rendered
+from .shared import MODEL, shipped
 
-MODEL = "tiny-qwen3"
 QUESTION = "What is temperature?"
 
 
 def show(b: Port, console: Console) -> None:
     """Ask one question and draw what each token of the answer cost."""
     tokenizer = load_tokenizer(MODEL)
-    model = b.Qwen3ModelWeek1(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
+    model = b.Qwen3ModelWeek1(shipped(b))
     lengths: list[int] = []
     pieces: list[str] = []
 
@@ -28,9 +27,8 @@ def show(b: Port, console: Console) -> None:
 
     prompt = rendered(tokenizer, QUESTION)
     answer = b.simple_generate(watched, tokenizer, prompt, on_text=pieces.append)
-    console.print(
-        Text.assemble(("question  ", "dim"), QUESTION, ("\nanswer    ", "dim"), (answer, "bold"), "\n")
-    )
+    asked = ("question  ", "dim"), QUESTION
+    console.print(Text.assemble(*asked, ("\nanswer    ", "dim"), (answer, "bold"), "\n"))
     console.print(Text("call  tokens sent: the prompt ░, the answer so far █", style="dim"))
     for call, length in enumerate(lengths):
         console.print(_line(call, length, lengths[0], pieces))

@@ -8,12 +8,11 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from ...engine.loading import load_checkpoint
 from ...engine.port import Port
 from ...model.hub import load_tokenizer
 from ...trace.prompts import rendered
+from .shared import MODEL, shipped
 
-MODEL = "tiny-qwen3"
 # Beginnings of questions; the screen takes the one of which the model is least sure how to answer.
 VAGUE = ("What is a", "Tell me", "Which", "Why?", "How?")
 CLEAR = "What is sampling?"
@@ -30,11 +29,10 @@ SETTINGS = (
 def show(b: Port, console: Console) -> None:
     """Bars of the learner's softmax, the size of the nucleus, and draws of the learner's sampler."""
     tokenizer = load_tokenizer(MODEL)
-    model = b.Qwen3ModelWeek1(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
+    model = b.Qwen3ModelWeek1(shipped(b))
     prompts = {question: rendered(tokenizer, question) for question in (*VAGUE, CLEAR)}
-    logits = {
-        question: b.numpy(model(b.array([tokenizer.encode(prompts[question])])))[0, -1] for question in VAGUE
-    }
+    inputs = {question: b.array([tokenizer.encode(prompts[question])]) for question in VAGUE}
+    logits = {question: b.numpy(model(ids))[0, -1] for question, ids in inputs.items()}
     question = min(VAGUE, key=lambda question: _weights(b, logits[question], 1.0).max())
     _three_temperatures(b, console, tokenizer, question, logits[question])
     _what_comes(b, console)
@@ -54,9 +52,8 @@ def _nucleus(b: Port, logits: np.ndarray) -> int:
 def _three_temperatures(b: Port, console: Console, tokenizer, question: str, logits: np.ndarray) -> None:
     weights = [_weights(b, logits, temp) for temp in TEMPERATURES]
     best = np.argsort(-logits, kind="stable")[:6]
-    console.print(
-        Text.assemble("The first token of an answer to ", (f"“{question}”", "bold"), ", which is unclear:\n")
-    )
+    asked = (f"“{question}”", "bold")
+    console.print(Text.assemble("The first token of an answer to ", asked, ", which is unclear:\n"))
     console.print(Text(" " * 12 + "".join(f"temperature {temp:<10}" for temp in TEMPERATURES), style="dim"))
     for token in best:
         console.print(_row(tokenizer.decode([int(token)]), [float(w[token]) for w in weights]))

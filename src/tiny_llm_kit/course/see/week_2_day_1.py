@@ -10,11 +10,10 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from ...engine.loading import load_checkpoint
 from ...engine.port import Port
 from ...trace.samples import medians
+from .shared import MODEL, shipped
 
-MODEL = "tiny-qwen3"
 CONTEXTS = (16, 64, 256, 1024)
 ROUNDS = 5
 BAR = 30  # cells of the longest bar
@@ -24,7 +23,7 @@ MEASURED = (r" *[\d,]+\.\d(?= (?:ms|tok/s|×))", r" *█+")
 
 def show(b: Port, console: Console) -> None:
     """Time one more token after texts of several lengths, on the learner's two models."""
-    checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
+    checkpoint = shipped(b)
     console.print(
         f"One more token of {MODEL}. Without a cache all tokens are computed again,\n"
         "with the cache only the new one.\n"
@@ -42,9 +41,8 @@ def _costs(b: Port, checkpoint) -> dict[int, tuple[float, float]]:
     """Median seconds of one more token, without and with the cache, by context length."""
     week_1, week_2 = b.Qwen3ModelWeek1(checkpoint), b.Qwen3ModelWeek2(checkpoint)
     runs = {context: _runs(b, week_1, week_2, context) for context in CONTEXTS}
-    seconds = medians(
-        {(context, way): run for context in CONTEXTS for way, run in enumerate(runs[context])}, ROUNDS
-    )
+    timed = {(context, way): run for context in CONTEXTS for way, run in enumerate(runs[context])}
+    seconds = medians(timed, ROUNDS)
     return {context: (seconds[context, 0], seconds[context, 1]) for context in CONTEXTS}
 
 
@@ -107,16 +105,15 @@ class ConcatenatingCache:
 
     def update_and_fetch(self, key, value, mask_length=None, mask=None, *, positions):
         if self.offset:
-            key, value = (
-                self.concatenate([old, new], 2) for old, new in ((self.keys, key), (self.values, value))
-            )
+            pairs = (self.keys, key), (self.values, value)
+            key, value = (self.concatenate(pair, 2) for pair in pairs)
         self.keys, self.values, self.offset = key, value, self.offset + positions.shape[-1]
         return key, value, self.offset, mask
 
 
 def show_torch(b: Port, console: Console) -> None:
     """Decode with both caches, and count the programs that a compiler would make."""
-    model = b.Qwen3ModelWeek2(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
+    model = b.Qwen3ModelWeek2(shipped(b))
     model.layers = model.layers[:1]  # all layers ask for the same
     console.print(f"\n{TOKENS} tokens, one by one. A compiler for fixed shapes would make:\n")
     for name, caches in (
@@ -137,10 +134,10 @@ def signatures(b: Port, model, caches, tokens: int) -> tuple[int, int]:
 
     prompt = b.array(np.arange(PROMPT))
     model(prompt[None], prompt, caches, logits_to_keep=0)
-    found, reads = set(), 0
+    programs, reads = set(), 0
     for position in range(PROMPT, PROMPT + tokens):
         step = partial(model, b.array([[position % 7]]), b.array([position]), caches, logits_to_keep=1)
         recording = record(step)
-        found.add(recording.signature)
+        programs.add(recording.signature)
         reads += len(recording.host_reads)
-    return len(found), reads
+    return len(programs), reads

@@ -3,9 +3,8 @@
 import numpy as np
 from rich.console import Console
 
-from ...engine.loading import load_checkpoint
 from ...engine.port import Port
-from .week_1_day_5 import SHIPPED
+from .shared import shipped
 
 MATRIX = "model.layers.0.mlp.down_proj.weight"
 FORMATS = ((128, 8), (64, 8), (32, 8), (128, 4), (64, 4), (32, 4))
@@ -15,7 +14,7 @@ SHOWN = 8  # numbers of a group
 
 def show(b: Port, console: Console) -> None:
     """Quantise a matrix of the shipped model."""
-    w = load_checkpoint(SHIPPED, b.name, b.device, "bfloat16").weight(MATRIX, 192, 512)
+    w = shipped(b, "bfloat16").weight(MATRIX, 192, 512)
     console.print(f"{MATRIX}: {SHOWN} of a group of {GROUP_SIZE}, in {BITS} bits\n")
     _group(b, w, console)
     console.print("\nThe whole matrix, 192 × 512, with scales and biases in bf16:\n")
@@ -29,9 +28,8 @@ def _group(b: Port, w, console: Console) -> None:
     back = b.numpy(b.dequantize_weights(words, scales, biases, GROUP_SIZE, BITS))[0, :SHOWN]
     exact = b.numpy(w)[0, :SHOWN]
     word = b.numpy(words)[0, 0]
-    console.print(
-        f"  scale {scale:.5f}, bias {bias:.5f}: 0 is mark {-bias / scale:.0f}. Their word is {word:08x}.\n"
-    )
+    zero = f"0 is mark {-bias / scale:.0f}"
+    console.print(f"  scale {scale:.5f}, bias {bias:.5f}: {zero}. Their word is {word:08x}.\n")
     _row(console, "w", exact, ".4f")
     _row(console, "q", q, "d")
     _row(console, "q · scale + bias", back, ".4f")
@@ -51,6 +49,5 @@ def _formats(b: Port, w, console: Console) -> None:
         error = np.abs(b.numpy(b.dequantize_weights(*parts, group_size, bits)) - exact)
         stored = bits + 2 * 16 / group_size
         share = error.mean() / np.abs(exact).mean()
-        console.print(
-            f"{bits:>6}{group_size:>8}{stored:>18.2f}{error.max():>15.5f}{error.mean():>14.6f}{100 * share:>14.2f} %"
-        )
+        errors = f"{error.max():>15.5f}{error.mean():>14.6f}{100 * share:>14.2f} %"
+        console.print(f"{bits:>6}{group_size:>8}{stored:>18.2f}{errors}")

@@ -15,7 +15,8 @@ from ...model.hub import load_tokenizer
 from ...model.quantization import GROUP_SIZES, WeightQuantizer
 from ...trace.prompts import rendered
 from ...trace.samples import medians
-from .week_1_day_5 import QUESTION, SHIPPED
+from .shared import MODEL
+from .week_1_day_5 import QUESTION
 
 MEASURED = (r" *[\d.]+(?= (?:ms|GB/s|×|%))",)
 SHAPE = (2048, 1024)
@@ -78,15 +79,13 @@ def _times(b: Port, kinds: dict[str, tuple[list, Callable]], rows: int) -> dict[
 
 
 def _model(b: Port, console: Console) -> None:
-    tokenizer = load_tokenizer(SHIPPED)
+    tokenizer = load_tokenizer(MODEL)
     ids = tokenizer.encode(rendered(tokenizer, QUESTION))
-    console.print(
-        f"{'':>8}{'layers':>14}{'bits per weight':>18}{'all weights':>16}{'logits moved by':>18}",
-        style="bold",
-    )
+    heads = f"{'layers':>14}{'bits per weight':>18}{'all weights':>16}{'logits moved by':>18}"
+    console.print(f"{'':>8}{heads}", style="bold")
     plain = None
     for bits in (None, 8, 4):
-        checkpoint = load_checkpoint(SHIPPED, b.name, b.device, "bfloat16", WeightQuantizer(b, bits))
+        checkpoint = load_checkpoint(MODEL, b.name, b.device, "bfloat16", WeightQuantizer(b, bits))
         model = b.Qwen3ModelWeek2(checkpoint)
         logits = b.numpy(model(b.array([ids]), 0, model.create_kv_cache()))[0, -1]
         plain = logits if plain is None else plain

@@ -16,9 +16,8 @@ MEASURED = (r"(mlx|torch) on \w+", r" *\d+\.\d+ (ms|×)")
 
 def show(b: Port, console: Console) -> None:
     """Draw which keys each query saw through the kernel, then measure the three paths at three lengths."""
-    console.print(
-        f"flash_attention_device. Row: a query. Column: a key. {VISIBLE} it was seen, {HIDDEN} not.\n"
-    )
+    meaning = f"Row: a query. Column: a key. {VISIBLE} it was seen, {HIDDEN} not."
+    console.print(f"flash_attention_device. {meaning}\n")
     _seen(b, console, 'mask="causal", L = 8, S = 8', 8, "causal")
     _seen(b, console, 'mask="causal", L = 3, S = 8', 3, "causal")
     _seen(b, console, 'mask="causal", L = 1, S = 8', 1, "causal")

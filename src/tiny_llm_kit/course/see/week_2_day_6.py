@@ -10,15 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...engine.loading import load_checkpoint
 from ...engine.port import Port
 from ...model.hub import load_tokenizer
 from ...solution_types import ServingPackage
 from ...trace.prompts import rendered
 from ...trace.serve import CountedModel
 from ...trace.tables import figures_table
+from .shared import MODEL, shipped
 
-MODEL = "tiny-qwen3"
 SLOTS, MAX_SEQ_LEN = 3, 64
 # A question, and what is special about its request.
 QUESTIONS = (
@@ -48,7 +47,7 @@ def show(b: Port, console: Console) -> None:
     """Serve the questions twice and draw the slots over the steps of the model."""
     s = b.serving
     tokenizer = load_tokenizer(MODEL)
-    runner = b.runner(b.Qwen3ModelWeek2(load_checkpoint(MODEL, b.name, b.device, b.float_dtype)))
+    runner = b.runner(b.Qwen3ModelWeek2(shipped(b)))
     runs = [_run(s, runner, tokenizer, *way) for way in (("continuous", _continuous), ("static", _static))]
     _answers(console, runs[0].requests)
     console.print(f"\n{SLOTS} slots, a row each; a column is one step of the model.")
@@ -104,11 +103,11 @@ def _grid(run: Served) -> list[list[str]]:
     """One row per slot, one letter per step."""
     grid = [["·"] * run.steps for _ in range(SLOTS)]
     for request in run.requests:
-        mine = [event for event in run.events if event.request is request and event.kind == "token"]
-        slot = next((event.slot for event in mine if event.slot is not None), None)
+        tokens = [event for event in run.events if event.request is request and event.kind == "token"]
+        slot = next((event.slot for event in tokens if event.slot is not None), None)
         if slot is None:  # it ended with its first token
             continue
-        columns = [event.time - 1 for event in mine]
+        columns = [event.time - 1 for event in tokens]
         letter = _letter(request)
         grid[slot][columns[0] : columns[-1] + 1] = "-" * (columns[-1] + 1 - columns[0])
         for column in columns:
@@ -126,9 +125,8 @@ def _answers(console: Console, requests: list) -> None:
     for request, (question, special) in zip(requests, QUESTIONS, strict=True):
         asked = ", ".join(f"{name}={value!r}" for name, value in special.items())
         text = request.text if len(request.text) <= 15 else request.text[:14] + "…"
-        table.add_row(
-            _letter(request), question, asked, str(len(request.tokens)), request.finish_reason, Text(text)
-        )
+        ending = str(len(request.tokens)), request.finish_reason, Text(text)
+        table.add_row(_letter(request), question, asked, *ending)
     console.print(table)
 
 

@@ -145,13 +145,13 @@ def whole_steps(b: Port, chunking: Chunking) -> int:
     from ..recorded_operations import record  # imports torch
 
     _, runner, cache = started(b, chunking)
-    found = set()
+    programs = set()
     for context, tokens in chunking.chunks():
         for sample in (True, False)[: 1 + (context + chunking.sizes[-1] < LIMIT)]:
             cache.offset = context
             step = partial(runner.prefill, [1] * tokens, context, [cache], sample=sample)
-            found.add(record(step).signature)
-    return len(found)
+            programs.add(record(step).signature)
+    return len(programs)
 
 
 def keys_read(b: Port, chunking: Chunking, tokens: int) -> int:
@@ -189,6 +189,5 @@ def _notes(b: Port, console: Console) -> None:
     )
     for tokens in (CHUNK, LIMIT):
         whole, needed = (keys_read(b, CHUNKINGS[name], tokens) for name in ("static", "padded"))
-        console.print(
-            f"The one program reads {whole / needed:.1f} × as many keys for a prompt of {tokens:,} tokens."
-        )
+        times = f"{whole / needed:.1f} × as many keys"
+        console.print(f"The one program reads {times} for a prompt of {tokens:,} tokens.")

@@ -5,28 +5,21 @@ from functools import partial
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from ...engine.loading import load_checkpoint
 from ...engine.port import Port
 from ...model.hub import load_tokenizer
 from ...solution_types import BlockTable
 from ...trace.samples import medians
+from ...trace.tables import figures_table
+from .shared import MODEL, shipped
 
-MODEL = "tiny-qwen3"
 SIZE, BLOCKS = 8, 24
 SYSTEM = (
     "You are the assistant of the course tiny-llm. Answer in one short sentence, and say which day of the "
     "course explains it."
 )
-STYLES = {
-    "A": "black on cyan",
-    "B": "black on green",
-    "C": "black on magenta",
-    "D": "black on blue",
-    "E": "black on white",
-}
+COLOURS = {"A": "cyan", "B": "green", "C": "magenta", "D": "blue", "E": "white"}
 SHARED = "bold black on yellow"
 QUESTIONS = ("What is a KV cache?", "What is attention?", "What is RoPE?", "What is a logit?")
 COMMON, OWN, LONG_SIZE, LONG_BLOCKS, ROUNDS = 1024, 32, 128, 12, 3
@@ -93,7 +86,7 @@ class Pool:
             return Text(f"{references} ", SHARED)
         if references:
             name = self.last_owner[block]
-            return Text(f"{name} ", STYLES[name])
+            return Text(f"{name} ", f"black on {COLOURS[name]}")
         if self.allocator.prefix_cache.holds(block):
             return Text(f"{self.last_owner[block].lower()} ")
         return Text("· ", "dim")
@@ -102,7 +95,7 @@ class Pool:
 def show(b: Port, console: Console) -> None:
     """Serve five chats from one pool, draw the blocks after each event, and time a prompt with and without a hit."""
     tokenizer = load_tokenizer(MODEL)
-    model = b.Qwen3ModelWeek2(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
+    model = b.Qwen3ModelWeek2(shipped(b))
     console.print(f"{BLOCKS} blocks of {SIZE} tokens; a cell is a block, the same one in every layer.")
     console.print("A  in use by A      2  shared by 2      a  cached: A has ended      ·  blank\n")
     chats = _story(console, Pool(b, model, BLOCKS, SIZE), tokenizer)
@@ -150,16 +143,10 @@ def _finish(pool: Pool, chat: Chat, tokenizer) -> Chat:
 
 
 def _bill(console: Console, chats: list[Chat]) -> None:
-    table = Table("", "prompt", "cached", "computed", "", box=None, pad_edge=False)
-    for column in table.columns[1:4]:
-        column.justify = "right"
-    notes = (
-        "",
-        "the system prompt",
-        "A's whole chat, its answer too",
-        "nothing in common; evicts",
-        "D's prompt once more",
-    )
+    table = figures_table("", "prompt", "cached", "computed")
+    table.add_column("")
+    chat_of_a = "A's whole chat, its answer too"
+    notes = "", "the system prompt", chat_of_a, "nothing in common; evicts", "D's prompt once more"
     for chat, note in zip(chats, notes, strict=True):
         table.add_row(chat.name, *map(str, (chat.prompt_len, chat.hit, chat.prompt_len - chat.hit)), note)
     total, hits = sum(chat.prompt_len for chat in chats), sum(chat.hit for chat in chats)

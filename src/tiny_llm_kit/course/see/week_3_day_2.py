@@ -9,7 +9,8 @@ from rich.console import Console
 from ...engine.port import Port
 from ...solution_types import Array
 from ..grading.pages import Pages, decode64, random_pages
-from .kv_in_few_bits import GROUP, MODEL, keep_in_few_bits
+from .kv_in_few_bits import GROUP, keep_in_few_bits
+from .shared import MODEL
 
 DRAWN, DRAWN_PAGE, DRAWN_BLOCKS, COUNT = (5, 9, 4), 4, 10, 8
 NAMES, FREE, PAD = "ABC", "·", "-"
@@ -48,14 +49,12 @@ def show(b: Port, console: Console) -> None:
     blocks = _flat(serving, pages, COUNT)
     console.print(f"A pool of {DRAWN_BLOCKS} pages of {DRAWN_PAGE} slots. A holds 5 tokens, B 9, C 4.\n")
     _pool(console, pages)
-    console.print(
-        f"\nThe flat list, padded to {COUNT} pages. A compiler sees the number {COUNT}, nothing else.\n"
-    )
+    compiler = f"A compiler sees the number {COUNT}, nothing else."
+    console.print(f"\nThe flat list, padded to {COUNT} pages. {compiler}\n")
     _lists(console, blocks)
     console.print("\nOne decode step of 16 requests in pages of 16: what it gathers of one layer,")
-    console.print(
-        f"{HKV} heads of {D} float32 numbers, and what it held (measured, {b.name} on {b.device}).\n"
-    )
+    held = f"what it held (measured, {b.name} on {b.device})"
+    console.print(f"{HKV} heads of {D} float32 numbers, and {held}.\n")
     for title, lengths in BATCHES.items():
         _gathered(b, serving, console, title, lengths)
     _poison(b, serving, console, pages)
@@ -63,9 +62,8 @@ def show(b: Port, console: Console) -> None:
 
 
 def _flat(serving, pages: Pages, count: int | None = None):
-    return serving.flat_blocks(
-        pages.tables, pages.lengths, pages.page_size, pad_block=pages.pad_block, count=count
-    )
+    padding = {"pad_block": pages.pad_block, "count": count}
+    return serving.flat_blocks(pages.tables, pages.lengths, pages.page_size, **padding)
 
 
 def _pool(console: Console, pages: Pages) -> None:
@@ -120,15 +118,12 @@ def _poison(b: Port, serving, console: Console, pages: Pages) -> None:
     out = b.numpy(b.finish_attention(statistics, b.dtype("float32")))
     o, _, l = decode64(query, pages)
     ruined = "".join(name for name, row in zip(NAMES, out, strict=True) if np.isnan(row).any())
-    wrong = "".join(
-        name
-        for name, row, right in zip(NAMES, out, o / l[..., None], strict=True)
-        if not np.allclose(row, right, atol=1e-4)
-    )
+    pairs = zip(out, o / l[..., None], strict=True)
+    close = [np.allclose(row, right, atol=1e-4) for row, right in pairs]
+    wrong = "".join(name for name, is_right in zip(NAMES, close, strict=True) if not is_right)
     console.print("\nNaN in the pad page and in every free slot of the pool above:")
-    console.print(
-        f"  outputs with NaN: {ruined or 'none'}      outputs that differ from dense attention: {wrong or 'none'}"
-    )
+    differ = f"outputs that differ from dense attention: {wrong or 'none'}"
+    console.print(f"  outputs with NaN: {ruined or 'none'}      {differ}")
 
 
 def _few_bits(b: Port, console: Console) -> None:

@@ -3,6 +3,7 @@
 The learner's scheduler plans for a model that checks every batch and computes nothing. Then it serves the shipped one.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...engine.loading import load_checkpoint
 from ...engine.port import Port
 from ...model.hub import load_tokenizer
 from ...solution_types import AnswerSequence, Event, ServingPackage
@@ -20,9 +20,8 @@ from ...trace.serve import EndlessTokenizer
 from ...trace.tables import figures_table
 from ...trace.text import shortened
 from ..fakes.fake_packed_model import FakePackedModel
-from .shared import chats
+from .shared import MODEL, chats, run_all, shipped
 
-MODEL = "tiny-qwen3"
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue")
 BUDGET, SEQS, BLOCKS, BLOCK = 12, 4, 11, 4
 # Tokens of the prompt and of the answer, and the step before which the request arrives.
@@ -78,17 +77,17 @@ def show(b: Port, console: Console) -> None:
 def _run(s: ServingPackage, **options: Any) -> Run:
     allocator = s.BlockAllocator(BLOCKS, BLOCK, enable_prefix_caching=False)
     model = FakePackedModel(allocator, s.Sampled)
-    made = [
+    sequences = [
         s.Sequence([97 + number] * prompt, EndlessTokenizer(), request_id=number, max_seq_len=64,
                    sampling=s.SamplingParams(max_tokens=answer))
         for number, (prompt, answer, _) in enumerate(DRAWN)
     ]  # fmt: skip
     run, options = Run(), {"max_num_batched_tokens": BUDGET, "max_num_seqs": SEQS, **options}
     scheduler = s.HybridScheduler(model, allocator, clock=model.clock, on_event=run.hear, **options)
-    steps, waiting = 0, [(arrives, one) for one, (_, _, arrives) in zip(made, DRAWN, strict=True)]
+    steps, waiting = 0, deque(zip((arrives for *_, arrives in DRAWN), sequences, strict=True))
     while waiting or scheduler.has_work_remaining():
         while waiting and waiting[0][0] <= steps:
-            scheduler.add(waiting.pop(0)[1])
+            scheduler.add(waiting.popleft()[1])
         scheduler.step()
         steps += 1
     return run
@@ -98,10 +97,9 @@ def _strip(number: int, event: Event, preempted: str) -> Text:
     """The tokens of a step, decodes first, each in the colour of its request."""
     text = Text.assemble((f"step {number:2}  ", "dim"))
     for part in sorted(event.parts, key=lambda part: part.kind == "chunk"):
-        for one in part.requests:
-            small = part.kind == "decode"
-            cells = letter(one).lower() if small else letter(one) * part.tokens
-            text.append(cells, COLOURS[one.request_id])
+        for request in part.requests:
+            cells = letter(request).lower() if part.kind == "decode" else letter(request) * part.tokens
+            text.append(cells, COLOURS[request.request_id])
     tokens = sum(part.tokens for part in event.parts)
     text.append(" " * (BUDGET - tokens) + f"  {tokens:2} token{'s' * (tokens > 1)}", "dim")
     if preempted:
@@ -115,31 +113,26 @@ def _compare(console: Console, runs: dict[str, Run]) -> None:
         gap = max(later - earlier for earlier, later in pairwise(run.times))
         table.add_row(name, str(len(run.calls)), str(run.computed), f"{gap:.0f} tokens")
     console.print(table)
-    console.print(
-        "each call reads all weights; a gap is what was computed between two tokens of A\n", style="dim"
-    )
+    says = "each call reads all weights; a gap is what was computed between two tokens of A\n"
+    console.print(says, style="dim")
 
 
 def _serve(b: Port, s: ServingPackage, console: Console) -> None:
     """Serve five questions from few blocks, with chunks, preemptions and shared prefixes."""
-    network = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
+    network = b.Qwen3ModelWeek3(shipped(b))
     allocator, tokenizer = s.BlockAllocator(12, 8), load_tokenizer(MODEL)
     runner = b.packed_runner(network, allocator.num_blocks, allocator.block_size)
     scheduler = s.HybridScheduler(runner, allocator, max_num_batched_tokens=16, max_num_seqs=4)
-    made = chats(s, tokenizer, QUESTIONS, max_seq_len=128)
-    for one in made:
-        scheduler.add(one)
-    steps = 0
-    while scheduler.has_work_remaining():
-        steps += scheduler.step()
-    _answers(console, made)
-    console.print(
-        f"\n{runner.computed_tokens} tokens in {steps} forwards: every weight was read {steps} times"
-    )
+    sequences = chats(s, tokenizer, QUESTIONS, max_seq_len=128)
+    steps = run_all(scheduler, sequences)
+    _answers(console, sequences)
+    tokens = f"{runner.computed_tokens} tokens in {steps} forwards"
+    console.print(f"\n{tokens}: every weight was read {steps} times")
 
 
-def _answers(console: Console, made: Sequence[AnswerSequence]) -> None:
+def _answers(console: Console, sequences: Sequence[AnswerSequence]) -> None:
     table = Table("", "question", "preempted", "answer of the shipped model", box=None, pad_edge=False)
-    for one, question in zip(made, QUESTIONS, strict=True):
-        table.add_row(letter(one), question, str(one.num_preemptions), Text(shortened(one.text, 45)))
+    for sequence, question in zip(sequences, QUESTIONS, strict=True):
+        answer = Text(shortened(sequence.text, 45))
+        table.add_row(letter(sequence), question, str(sequence.num_preemptions), answer)
     console.print(table)

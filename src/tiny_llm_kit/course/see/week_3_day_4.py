@@ -6,25 +6,24 @@ the torch port measures the largest step.
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from ...engine.loading import load_checkpoint
 from ...engine.packed_runner import PaddingWaste
 from ...engine.port import Port
 from ...engine.profiling.engine_profiling import profiling_batch
 from ...engine.profiling.kv_budget import kv_bytes_per_token
 from ...model.hub import load_tokenizer
-from ...solution_types import Buckets, Event, PackedBatch, Sampled, ServingPackage
+from ...solution_types import AnswerSequence, Buckets, Event, PackedBatch, Sampled, ServingPackage
 from ...trace.serve import EndlessTokenizer
 from ...trace.simulation.simulated_model import SimulatedPackedModel
 from ...trace.simulation.step_cost import StepWork
 from ...trace.tables import figures_table
-from .shared import chats
+from .shared import MODEL, chats, run_all, shipped
 
-MODEL = "tiny-qwen3"
 BUDGET, SEQS, PAGE, LEN = 512, 16, 128, 2048
 STRATEGIES = ("exponential", "linear", "padding-aware")
 # Limits of a step by the options of the engine, see `Buckets`.
@@ -42,11 +41,8 @@ RUNS = {
     "two calls": {"max_num_batched_tokens": BUDGET, "mixed_steps": False},
 }
 MEMORY = 48 * 2**20  # bytes for the largest step, and for keys and values
-MEASURED = (
-    r"(?<=MiB for the largest step)[ \d.]+",
-    r"(?<=blocks for keys and values)[ \d]+",
-    r"(?<=preemptions)[ \d]+",
-)
+PEAK, LEFT, PREEMPTED = "MiB for the largest step", "blocks for keys and values", "preemptions"
+MEASURED = tuple(rf"(?<={row})[ \d.]+" for row in (PEAK, LEFT, PREEMPTED))
 
 
 def show(b: Port, console: Console) -> None:
@@ -60,13 +56,9 @@ def show(b: Port, console: Console) -> None:
 def show_torch(b: Port, console: Console) -> None:
     """Show the largest step's memory, what it leaves for keys and values, and how often that is too little."""
     s = b.serving
-    network = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
+    network = b.Qwen3ModelWeek3(shipped(b))
     block = PAGE * kv_bytes_per_token(network.config, b.float_dtype)
-    rows: dict[str, list[str]] = {
-        "MiB for the largest step": [],
-        "blocks for keys and values": [],
-        "preemptions": [],
-    }
+    rows: dict[str, list[str]] = {PEAK: [], LEFT: [], PREEMPTED: []}
     peaks = {count: _peak_bytes(b, s, network, count) for count in (BUDGET, LEN)}
     for options in RUNS.values():
         peak = peaks[options["max_num_batched_tokens"]]
@@ -74,9 +66,8 @@ def show_torch(b: Port, console: Console) -> None:
         values = f"{peak / 2**20:.1f}", str(blocks), str(ServedLoad(s, blocks, options).preemptions)
         for row, value in zip(rows.values(), values, strict=True):
             row.append(value)
-    console.print(
-        f"\n{MEMORY // 2**20} MiB for a step and for keys and values, as the shipped model needs them\n"
-    )
+    memory = f"{MEMORY // 2**20} MiB for a step and for keys and values"
+    console.print(f"\n{memory}, as the shipped model needs them\n")
     _print(console, "measured", list(RUNS), rows)
 
 
@@ -93,9 +84,8 @@ def _count_shapes(s: ServingPackage, console: Console) -> None:
     table = figures_table("", "context", *STRATEGIES)
     for name, limits in ENGINES.items():
         for length in (2048, 8192):
-            table.add_row(
-                name, f"{length:,}", *(_lengths(s, strategy, length, limits) for strategy in STRATEGIES)
-            )
+            counts = (_lengths(s, strategy, length, limits) for strategy in STRATEGIES)
+            table.add_row(name, f"{length:,}", *counts)
             name = ""
     console.print(table)
 
@@ -133,25 +123,15 @@ class ServedLoad:
         model = SimulatedPackedModel(s.Sampled, max_model_len=LEN)
         self._run, model.run = model.run, self._count
         allocator = s.BlockAllocator(self.blocks, PAGE, watermark=0.0, enable_prefix_caching=False)
-        scheduler = s.HybridScheduler(
-            model,
-            allocator,
-            max_num_seqs=SEQS,
-            buckets=self.buckets,
-            clock=model.clock,
-            on_event=self._hear,
-            **options,
-        )
+        heard = {"clock": model.clock, "on_event": self._hear, **options}
+        scheduler = s.HybridScheduler(model, allocator, max_num_seqs=SEQS, buckets=self.buckets, **heard)
         self.sizes = _load()
-        for number, (prompt, answer) in enumerate(self.sizes):
-            sampling = s.SamplingParams(max_tokens=answer)
-            scheduler.add(
-                s.Sequence(
-                    [0] * prompt, EndlessTokenizer(), request_id=number, max_seq_len=LEN, sampling=sampling
-                )
-            )
-        while scheduler.has_work_remaining():
-            scheduler.step()
+        run_all(scheduler, starmap(self._sequence, enumerate(self.sizes)))
+
+    def _sequence(self, number: int, sizes: tuple[int, int]) -> AnswerSequence:
+        prompt, answer = sizes
+        params = {"sampling": self.s.SamplingParams(max_tokens=answer), "max_seq_len": LEN}
+        return self.s.Sequence([0] * prompt, EndlessTokenizer(), request_id=number, **params)
 
     def _hear(self, event: Event) -> None:
         self.preemptions += event.kind == "preempt"
@@ -203,14 +183,13 @@ def _print(console: Console, head: str, names: list[str], rows: dict[str, list[s
 
 def _serve(b: Port, s: ServingPackage, console: Console) -> None:
     """Serve the shipped model in exact and in padded steps: other shapes, the same answers."""
-    network = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
+    network = b.Qwen3ModelWeek3(shipped(b))
     exact, padded = (
         _answers(b, s, network, buckets) for buckets in (None, s.make_buckets("exponential", 32, 4, 96, 8))
     )
     console.print(f"\nthe shipped model: {exact[1]} shapes in exact steps, {padded[1]} in padded ones")
-    console.print(
-        "the answers are " + ("the same" if exact[0] == padded[0] else "DIFFERENT: padding is seen")
-    )
+    answers = "the same" if exact[0] == padded[0] else "DIFFERENT: padding is seen"
+    console.print(f"the answers are {answers}")
 
 
 def _answers(b: Port, s: ServingPackage, network, buckets: Buckets | None) -> tuple[list[str], int]:
@@ -227,13 +206,9 @@ def _answers(b: Port, s: ServingPackage, network, buckets: Buckets | None) -> tu
         return run(batch)
 
     runner.run = counted
-    scheduler = s.HybridScheduler(
-        runner, allocator, max_num_batched_tokens=32, max_num_seqs=4, buckets=buckets
-    )
+    limits = {"max_num_batched_tokens": 32, "max_num_seqs": 4}
+    scheduler = s.HybridScheduler(runner, allocator, buckets=buckets, **limits)
     questions = ("What is RoPE?", "What is a KV cache?", "Thank you", "What is attention?")
-    made = chats(s, tokenizer, questions, sampling=s.SamplingParams(max_tokens=24), max_seq_len=96)
-    for one in made:
-        scheduler.add(one)
-    while scheduler.has_work_remaining():
-        scheduler.step()
-    return [one.text for one in made], len(shapes)
+    sequences = chats(s, tokenizer, questions, sampling=s.SamplingParams(max_tokens=24), max_seq_len=96)
+    run_all(scheduler, sequences)
+    return [sequence.text for sequence in sequences], len(shapes)

@@ -16,8 +16,8 @@ from ...solution_types import ServingPackage
 from ...trace.incidents import IncidentCase, IncidentRun, Sent, group
 from ...trace.incidents.table import incident_table
 from ...trace.simulation.step_cost import INCIDENTS, AdditiveCost, StepCost, StepWork
+from .shared import MODEL
 
-MODEL = "tiny-qwen3"
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTEXT, BLOCK = 256, 32  # tokens that each measured decode sees, and of a block
 ROWS = 11  # of the roofline: 1 ms to 1 s

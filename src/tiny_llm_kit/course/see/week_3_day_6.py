@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.text import Text
 
 from ...engine.llm import LLM
-from ...engine.loading import load_checkpoint
 from ...engine.port import Port
 from ...model.hub import load_tokenizer
 from ...server.background_server import BackgroundServer
@@ -21,8 +20,9 @@ from ...server.server import ServerOptions, create_app
 from ...solution_types import RequestStream, ServingPackage
 from ..fakes.fake_engine import FakeAnswer, FakeEngine
 from ..grading.virtual_time import SlowExecutor, VirtualTimeLoop, run_virtually
+from .shared import MODEL, shipped
 
-MODEL, QUESTION = "tiny-qwen3", "What is a KV cache?"
+QUESTION = "What is a KV cache?"
 ROWS, PLACES = 3, 4  # answers that run, and that are open
 READERS = {
     "fast": ("cyan", "abcdefghijkl", "reads every piece as it comes"),
@@ -31,13 +31,10 @@ READERS = {
     "waits": ("green", "012345", "has a row when the one above has left"),
 }
 SECONDS, WIDTH = 15, 5
-WATCHED = (
-    "num_requests_running",
-    "num_requests_waiting",
-    "kv_cache_usage_perc",
-    "request_success_total",
+WATCHED = {
+    "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "request_success_total",
     "generation_tokens_total",
-)
+}  # fmt: skip
 MEASURED = (r"tokens_total +\d+",)  # how many tokens there were when the client left
 
 
@@ -104,7 +101,7 @@ def _server(b: Port, console: Console) -> None:
     """A server with one row and no queue, so that a second request finds it full."""
 
     def open_llm() -> LLM:
-        network = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
+        network = b.Qwen3ModelWeek3(shipped(b))
         return LLM.of(b, network, load_tokenizer(MODEL), num_blocks=8, max_num_seqs=1)
 
     options = ServerOptions(MODEL, b.solution.__name__.partition(".")[0], max_queue=0)
@@ -141,9 +138,8 @@ def _stream(server: BackgroundServer, console: Console) -> None:
 def _refused(server: BackgroundServer, console: Console) -> None:
     connection = server.connection()
     answer = _post(connection, {})
-    console.print(
-        f"a second request meanwhile: {answer.status}, Retry-After: {answer.headers['Retry-After']}"
-    )
+    after = answer.headers["Retry-After"]
+    console.print(f"a second request meanwhile: {answer.status}, Retry-After: {after}")
     console.print(Text(json.loads(answer.read())["error"]["message"], "yellow"))
     connection.close()
 

@@ -18,15 +18,11 @@ from ...model.hub import find_model
 from ...solution_types import ServingPackage
 from ...trace.tables import figures_table
 from .own_process import in_own_process
+from .shared import MODEL
 from .two_stages import show_stages
 
-MODEL = "tiny-qwen3"
-OPTIONS: dict[str, Any] = {
-    "num_blocks": 64,
-    "block_size": 64,
-    "max_num_batched_tokens": 512,
-    "enforce_eager": True,
-}
+POOL = {"num_blocks": 64, "block_size": 64}
+OPTIONS: dict[str, Any] = {**POOL, "max_num_batched_tokens": 512, "enforce_eager": True}
 # Tokens of a step, and how many of them are decodes.
 STEPS = {"1 decode": (1, 1), "16 decodes": (16, 16), "chunk of 256": (256, 0), "chunk of 512": (512, 0)}
 CONTEXT = 128  # tokens that each decode reads
@@ -60,9 +56,8 @@ def _shards(s: ServingPackage, console: Console) -> None:
     shown = figures_table("rows × columns", "whole", "rank 0 of 2", "rank 1 of 2", "rank 3 of 4")
     places = [RankPart(s, 0, 2), RankPart(s, 1, 2), RankPart(s, 3, 4)]
     for name, shape in shapes_of(config).items():
-        shown.add_row(
-            name.split(".")[-2], _extent(*shape), *(_held(part, name, shape, config) for part in places)
-        )
+        held = (_held(part, name, shape, config) for part in places)
+        shown.add_row(name.split(".")[-2], _extent(*shape), *held)
     console.print(f"\nA layer of {MODEL}, the embedding and the head\n")
     console.print(shown)
 
@@ -84,25 +79,19 @@ def shapes_of(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
 
 def _held(part: RankPart, name: str, shape: tuple[int, ...], config: ModelConfig) -> str:
     shard = part.shard(name, shape, config)
-    return _extent(
-        *(
-            size if axis is None else axis
-            for size, axis in zip(shape, (shard.rows, shard.columns), strict=False)
-        )
-    )
+    axes = zip(shape, (shard.rows, shard.columns), strict=False)
+    return _extent(*(size if axis is None else axis for size, axis in axes))
 
 
 def _extent(*axes: int | range) -> str:
-    return " × ".join(
-        f"{axis.start}–{axis.stop - 1}" if isinstance(axis, range) else str(axis) for axis in axes
-    )
+    ends = (f"{axis.start}–{axis.stop - 1}" if isinstance(axis, range) else str(axis) for axis in axes)
+    return " × ".join(ends)
 
 
 def measure_steps(b: Port) -> list[list[float]]:
     """For each of `STEPS` the median seconds: by one process on one core and on all, by two ranks, and of a sum."""
-    two, one = (
-        LLM(MODEL, backend=b.name, device=b.device, tensor_parallel_size=n, **OPTIONS) for n in (2, 1)
-    )
+    where = {"backend": b.name, "device": b.device, **OPTIONS}
+    two, one = (LLM(MODEL, tensor_parallel_size=ranks, **where) for ranks in (2, 1))
     with one, two:
         return [medians(b, one, two, *step) for step in STEPS.values()]
 
@@ -144,11 +133,8 @@ def _links(console: Console) -> None:
     for tokens in (1, 32, 2048):
         size = 2 * tokens * width
         moved = 2 * (cards - 1) / cards * size * (1 + 2 * layers)
-        shown.add_row(
-            f"{tokens:,}",
-            f"{size:,}",
-            *(f"{1000 * moved / speed:.2f} ms" for speed in LINKS.values()),
-        )
+        times = (f"{1000 * moved / speed:.2f} ms" for speed in LINKS.values())
+        shown.add_row(f"{tokens:,}", f"{size:,}", *times)
     console.print(
         f"\nComputed, not measured: all sums of a step of {name} in bf16 on {cards} cards,\n"
         "at the speed of the links alone. Every sum also has a latency.\n"

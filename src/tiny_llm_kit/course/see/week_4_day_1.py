@@ -36,13 +36,9 @@ NAMES = {
     "nibbles": "4 bits",
 }
 # Whole lines of the table, and figures of a line.
-MEASURED = (
-    rf"(?:{'|'.join(NAMES.values())})  .*",
-    r"[\d.]+(?= (?:GB/s|%))",
-)
-Speeds = dict[
-    str, Any
-]  # by version: bytes and operations per second by rows, or one line that says why there are none
+MEASURED = (rf"(?:{'|'.join(NAMES.values())})  .*", r"[\d.]+(?= (?:GB/s|%))")
+# By version: bytes and operations per second by rows, or one line that says why there are none.
+Speeds = dict[str, Any]
 
 
 def show(b: Port, console: Console) -> None:
@@ -191,12 +187,9 @@ def _quantized(b: Port, bits: int) -> Mapping[int, tuple[float, float]]:
 
 def _check_quantized(product: Any, of_numpy: Any, multiply: Any, bits: int) -> None:
     """A product of whole numbers, which rounding leaves alone."""
-    x, q, y = (
-        np.full((9, GROUP), 127, np.float32),
-        np.arange(20 * GROUP).reshape(20, -1),
-        np.zeros((9, 20), np.float32),
-    )
-    x[:, ::3], q = -127, (q % 2**bits).astype(np.uint8)
+    x, y = np.full((9, GROUP), 127, np.float32), np.zeros((9, 20), np.float32)
+    x[:, ::3] = -127
+    q = (np.arange(20 * GROUP).reshape(20, -1) % 2**bits).astype(np.uint8)
     constants = product.pack_constants(np.ones((20, 1), np.float32), np.zeros((20, 1), np.float32))
     multiply(*map(of_numpy, (x, product.pack(q, bits), constants)), None, of_numpy(y))
     _check(y, x @ q.T)
@@ -205,15 +198,11 @@ def _check_quantized(product: Any, of_numpy: Any, multiply: Any, bits: int) -> N
 def _attended(b: Port) -> float:
     rng = np.random.default_rng(0)
     query = b.array(rng.normal(size=(REQUESTS, HEADS, SIZE)), "bfloat16")
-    keys, values = (
-        b.array(rng.normal(size=(REQUESTS, CONTEXT, KV_HEADS, SIZE)), "bfloat16") for _ in range(2)
-    )
-    own = [
-        (row + 1) * CONTEXT - 1 for row in range(REQUESTS)
-    ]  # the last token of each, which is in this step
-    reads = b.given.decode_runs(
-        {row: [(row * CONTEXT, CONTEXT - 1)] for row in range(REQUESTS)}, b.array(own)
-    )
+    pasts = rng.normal(size=(2, REQUESTS, CONTEXT, KV_HEADS, SIZE))
+    keys, values = (b.array(past, "bfloat16") for past in pasts)
+    last = [(row + 1) * CONTEXT - 1 for row in range(REQUESTS)]  # the token of each that is in this step
+    runs = {row: [(row * CONTEXT, CONTEXT - 1)] for row in range(REQUESTS)}
+    reads = b.given.decode_runs(runs, b.array(last))
     assert reads is not None, "every row has a past"
     run = partial(b.given.attend_runs, query, keys, values, reads, SIZE**-0.5)
     q, k, v = b.numpy(query)[0, 0], b.numpy(keys)[0, :, 0], b.numpy(values)[0, :, 0]

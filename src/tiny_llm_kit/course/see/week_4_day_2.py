@@ -72,10 +72,8 @@ def _loads(b: Port, text: RoutedText, console: Console) -> None:
     """The tokens of each expert: in the last layer with a router that was not trained, then in each layer."""
     X, k = text.num_experts, text.k
     loads = {"not trained": counts_of(b, text.last_rows, X, k)}
-    loads |= {
-        f"trained, layer {place}": b.numpy(chosen(b, logits, k)[1])
-        for place, logits in enumerate(text.logits, 1)
-    }
+    for layer, logits in enumerate(text.logits, 1):
+        loads[f"trained, layer {layer}"] = b.numpy(chosen(b, logits, k)[1])
     console.print(f"{len(text.kinds)} tokens of a text, {X} experts, {k} of them per token\n")
     console.print(Text("expert  " + "".join(f"{name:{BAR + 6}}" for name in loads).rstrip(), style="dim"))
     most = max(counts.max() for counts in loads.values())
@@ -95,9 +93,8 @@ def _kinds(b: Port, text: RoutedText, console: Console) -> None:
     """The part of the tokens of a kind that each expert of the last layer computes."""
     experts = b.numpy(chosen(b, text.logits[-1], text.k)[0])
     kinds = [experts[text.kinds == kind] for kind in range(len(KINDS))]
-    shown = figures_table(
-        "expert", *(f"{len(tokens)} {name}" for tokens, name in zip(kinds, KINDS, strict=True))
-    )
+    heads = (f"{len(tokens)} {name}" for tokens, name in zip(kinds, KINDS, strict=True))
+    shown = figures_table("expert", *heads)
     for expert in range(text.num_experts):
         shown.add_row(f"{expert:6}", *(f"{(tokens == expert).sum() / len(tokens):.0%}" for tokens in kinds))
     console.print("\nLayer 2: of the tokens of a kind, those that an expert computes\n")
@@ -116,15 +113,8 @@ def expected_experts(tokens: int, num_experts: int, k: int) -> float:
 
 def experts_read(b: Port, tokens: int, num_experts: int, k: int) -> float:
     """The mean number of experts that have a token, over several steps."""
-    steps = max(1, REPEATED // tokens)
-    return float(
-        np.mean(
-            [
-                (counts_of(b, different_tokens(tokens, step), num_experts, k) > 0).sum()
-                for step in range(steps)
-            ]
-        )
-    )
+    texts = (different_tokens(tokens, step) for step in range(max(1, REPEATED // tokens)))
+    return float(np.mean([(counts_of(b, text, num_experts, k) > 0).sum() for text in texts]))
 
 
 def _experts_read(b: Port, console: Console) -> None:
@@ -135,12 +125,8 @@ def _experts_read(b: Port, console: Console) -> None:
         row = []
         for shape in SHAPES.values():
             read = experts_read(b, tokens, *shape)
-            row += [
-                f"{read:.1f}",
-                f"{expected_experts(tokens, *shape):.1f}",
-                f"{tokens * shape[1] / read:.1f}",
-            ]
-        shown.add_row(str(tokens), *row)
+            row += [read, expected_experts(tokens, *shape), tokens * shape[1] / read]
+        shown.add_row(str(tokens), *(f"{figure:.1f}" for figure in row))
     names = ", then of ".join(f"{name}, {k} of {X}" for name, (X, k) in SHAPES.items())
     console.print(f"\nExperts that a step reads of {names}\n")
     console.print(shown)
@@ -150,24 +136,17 @@ def _times(b: Port, console: Console) -> None:
     """A layer's experts by the rows of a step: bytes of weights that it reads, and seconds."""
     num_experts, k, E, F = LAYER
     random, size = np.random.RandomState(3), 4 * 3 * E * F
-    up, down = (
-        tuple(
-            b.linear_layer(b.array((random.standard_normal(shape) / 16).astype(np.float32)))
-            for _ in range(num_experts)
-        )
-        for shape in ((2 * F, E), (E, F))
-    )
+    shapes = [(num_experts, 2 * F, E), (num_experts, E, F)]
+    weights = [(random.standard_normal(shape) / 16).astype(np.float32) for shape in shapes]
+    up, down = (tuple(b.linear_layer(b.array(matrix)) for matrix in matrices) for matrices in weights)
     shown = figures_table("tokens", "weights read", "ms", "ms per token")
     steps = {tokens: routed(b, different_tokens(tokens, tokens), num_experts, k)[1] for tokens in STEPS}
-    seconds = medians(
-        {tokens: partial(_multiply, b, up, down, counts) for tokens, counts in steps.items()}, ROUNDS
-    )
+    timed = {tokens: partial(_multiply, b, up, down, counts) for tokens, counts in steps.items()}
+    seconds = medians(timed, ROUNDS)
     for tokens, counts in steps.items():
         read = int((b.numpy(counts) > 0).sum()) * size
-        milliseconds = 1000 * seconds[tokens]
-        shown.add_row(
-            str(tokens), f"{read / 1e6:.0f} MB", f"{milliseconds:.2f}", f"{milliseconds / tokens:.3f}"
-        )
+        ms = 1000 * seconds[tokens]
+        shown.add_row(str(tokens), f"{read / 1e6:.0f} MB", f"{ms:.2f}", f"{ms / tokens:.3f}")
     console.print(
         f"\nThe products of a layer of {num_experts} experts, {num_experts * size / 1e6:.0f} MB in float32\n"
     )
@@ -183,9 +162,8 @@ def _multiply(b: Port, up: tuple[Any, ...], down: tuple[Any, ...], counts: Array
 
 def _ranks(b: Port, text: RoutedText, console: Console) -> None:
     """Rows that ranks compute when each has its share of the tokens of a text, by the plans of an exchange."""
-    shown = figures_table(
-        "ranks", "rows of a rank", "least", "most", "most / mean", "rows that leave their rank"
-    )
+    heads = "rows of a rank", "least", "most", "most / mean", "rows that leave their rank"
+    shown = figures_table("ranks", *heads)
     for size in RANKS:
         parts = np.array_split(text.logits[-1], size)
         counts = [b.numpy(chosen(b, part, text.k)[1]).tolist() for part in parts]

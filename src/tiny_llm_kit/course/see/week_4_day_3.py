@@ -11,15 +11,14 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ...engine.loading import load_checkpoint
 from ...engine.port import Port
 from ...model.hub import load_tokenizer
 from ...model.tokenizer import Tokenizer
 from ...solution_types import AnswerSequence, HybridScheduler
 from ...trace.tables import figures_table
 from ...trace.text import harmless
+from .shared import MODEL, shipped
 
-MODEL = "tiny-qwen3"
 COLOURS = ("cyan", "magenta", "yellow", "green")
 QUESTION = "What is RoPE?"
 QUOTED = "RoPE turns pairs of numbers in each query by an angle, so scores depend on distance."
@@ -47,7 +46,7 @@ class Chats:
     def __init__(self, b: Port):
         self.b, self.s = b, b.serving
         self.tokenizer: Tokenizer = load_tokenizer(MODEL)
-        self.model = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
+        self.model = b.Qwen3ModelWeek3(shipped(b))
 
     def run(self, *turns: str, drafts: int = DRAFTS, **sampling: Any) -> DraftedRun:
         """The answer to the last of some turns, of which the user has the first, the third and so on."""

@@ -77,9 +77,8 @@ def show_patience(names: ServingPackage, console: Console) -> None:
     short = tuple(RequestSpec(SHORT, 8, 1, call, f"s{call}") for call in range(SHORT_PROMPTS))
     workload = Workload("passing", "", (RequestSpec(LONG, LONG_TOKENS, 2, name="long"), *short))
     arrivals = f"a new prompt of 8 tokens in each of the first {SHORT_PROMPTS} calls of the model"
-    console.print(
-        f"A prompt of {LONG_TOKENS:,} tokens, chunks of {workload.promise}, and {arrivals}:\n", width=NARROW
-    )
+    prompt = f"A prompt of {LONG_TOKENS:,} tokens, chunks of {workload.promise}"
+    console.print(f"{prompt}, and {arrivals}:\n", width=NARROW)
     table = figures_table("patience", "short ones pass", "first word, long")
     for patience in PATIENCE:
         trace = simulated(names, PER_TOKEN, workload, workload.promise, pause_prefill=True, patience=patience)

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..chunk_sweep import NEAR, WITHOUT_A_FUSED_KERNEL, percent
+from ..tables import figures_table
 from ..text import counted, one_line, shortened
 from ..workload import LONG, SHORT
 from .device_watch import TOOLS
@@ -56,10 +57,8 @@ def show_simple(console: Console, run: PolicyRun) -> None:
 
 def table(runs: Sequence[PolicyRun]) -> Table:
     """A table with a row per request: tokens, and per policy the seconds to first token and to the end."""
-    shown = Table(box=None, pad_edge=False)
-    shown.add_column("\nrequest", no_wrap=True)
-    shown.add_column("text\ntokens", justify="right")
-    shown.add_column("prompt\ntokens", justify="right")
+    shown = figures_table("\nrequest", "text\ntokens", "prompt\ntokens")
+    shown.columns[0].no_wrap = True
     for run in runs:
         shown.add_column(f"{run.policy.name}\nTTFT", justify="right", no_wrap=True)
         shown.add_column("\nfinish", justify="right", no_wrap=True)

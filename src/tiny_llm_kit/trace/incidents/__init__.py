@@ -5,13 +5,5 @@ from .incident import Bound, Incident, IncidentCase, Sent, group
 from .incident_run import IncidentRun, failures
 
 __all__ = [
-    "CORPUS",
-    "Bound",
-    "Incident",
-    "IncidentCase",
-    "IncidentRun",
-    "Sent",
-    "failures",
-    "group",
-    "incident",
-]
+    "CORPUS", "Bound", "Incident", "IncidentCase", "IncidentRun", "Sent", "failures", "group", "incident",
+]  # fmt: skip

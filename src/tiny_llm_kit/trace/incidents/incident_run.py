@@ -159,14 +159,14 @@ class IncidentRun:
 
     def broken(self) -> list[str]:
         """The bounds that do not hold, each with the value that was measured."""
-        found = [self.stuck] if self.stuck else []
+        broken = [self.stuck] if self.stuck else []
         open_ = [name for name, sequence in self.sequences.items() if not sequence.is_done]
         if open_ and not self.stuck:
-            found.append(f"{counted(len(open_), 'request')} never finished, {open_[0]} first")
+            broken.append(f"{counted(len(open_), 'request')} never finished, {open_[0]} first")
         scheduler, allocator = self.simulation.scheduler, self.simulation.scheduler.allocator
         if not open_ and allocator.num_free + scheduler.num_returning < allocator.num_blocks:
-            found.append("blocks were not freed")
-        return found + [text for bound in self.case.bounds if (text := self._broken(bound))]
+            broken.append("blocks were not freed")
+        return broken + [text for bound in self.case.bounds if (text := self._broken(bound))]
 
     def _broken(self, bound: Bound) -> str:
         seen = getattr(self, bound.what)(bound.of)
@@ -178,9 +178,7 @@ class IncidentRun:
 
 def measured_by(cost: StepCost) -> Callable[[int, int], float]:
     """A `measure` for `profile_steps`: seconds of a simulated step, at short contexts."""
-    return lambda tokens, decodes: cost.seconds(
-        StepWork(chunk_tokens=tokens - decodes, decodes=decodes, decode_pairs=decodes)
-    )
+    return lambda tokens, decodes: cost.seconds(StepWork(tokens - decodes, 0, 0, decodes, decodes))
 
 
 def late_scheduler(kind: type) -> type:
@@ -202,10 +200,8 @@ def late_allocator(
     class LateAllocator(names.BlockAllocator):
         def __init__(self):
             self.returning: list[int] = []
-            watermark = like.watermark_blocks / like.num_blocks
-            super().__init__(
-                like.num_blocks, like.block_size, watermark=watermark, enable_prefix_caching=False
-            )
+            options = {"watermark": like.watermark_blocks / like.num_blocks, "enable_prefix_caching": False}
+            super().__init__(like.num_blocks, like.block_size, **options)
 
         def free(self, blocks: Sequence[int]) -> None:
             before = len(self.blank)

@@ -20,21 +20,20 @@ def broken_by(names: ServingPackage, policy: str) -> dict[int, list[str]]:
     return {one.number: failures(names, policy, one) for one in CORPUS}
 
 
-def incident_table(
-    names: ServingPackage, policies: Sequence[str], incidents: Sequence[Incident] = CORPUS
-) -> Table:
+def incident_table(names: ServingPackage, policies: Sequence[str]) -> Table:
     """A line per incident, a column per policy."""
     table = Table("", "incident", *policies, box=None, pad_edge=False, collapse_padding=True)
     table.columns[1].no_wrap = True
     for column in table.columns[2:]:
         column.justify = "center"
-    for one in incidents:
-        table.add_row(str(one.number), one.title, *marks(names, policies, one))
-    passed = [[marks(names, [policy], one) for one in incidents].count(["✓"]) for policy in policies]
-    table.add_row("", f"of {len(incidents)}", *map(str, passed))
+    rows = [marks(names, policies, incident) for incident in CORPUS]
+    for incident, row in zip(CORPUS, rows, strict=True):
+        table.add_row(str(incident.number), incident.title, *row)
+    passed = (column.count("✓") for column in zip(*rows, strict=True))
+    table.add_row("", f"of {len(CORPUS)}", *map(str, passed))
     return table
 
 
-def marks(names: ServingPackage, policies: Sequence[str], one: Incident) -> list[str]:
+def marks(names: ServingPackage, policies: Sequence[str], incident: Incident) -> list[str]:
     """The cells of an incident: ✓ where every bound holds, ✗ where one is broken."""
-    return ["✗" if broken_by(names, policy)[one.number] else "✓" for policy in policies]
+    return ["✗" if broken_by(names, policy)[incident.number] else "✓" for policy in policies]

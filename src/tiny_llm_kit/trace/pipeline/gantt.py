@@ -7,12 +7,8 @@ from rich.text import Text
 
 from .pipeline_run import PipelineRun
 
-BARS = (
-    ("█", "yellow"),
-    ("▓", "yellow"),
-    ("█", "cyan"),
-    ("▓", "cyan"),
-)  # with a chunk, two in turns; decodes alone
+# Of a micro-batch with a chunk, two in turns; of decodes alone.
+BARS = tuple((sign, colour) for colour in ("yellow", "cyan") for sign in "█▓")
 BUBBLE = "bold red"
 LABEL = 9
 
@@ -55,11 +51,9 @@ def cells(run: PipelineRun, stage: int, end: float, columns: int) -> list[tuple[
 
 def bars_of(run: PipelineRun, stage: int) -> list[tuple[float, float, str, str]]:
     """Start, end, character and style of each micro-batch."""
-    found = []
-    for span in run.stages[stage]:
-        kind = 0 if run.works[span.number].chunk_tokens else 2
-        found.append((span.start, span.end, *BARS[kind + span.number % 2]))
-    return found
+    kinds = [0 if work.chunk_tokens else 2 for work in run.works]
+    spans = run.stages[stage]
+    return [(span.start, span.end, *BARS[kinds[span.number] + span.number % 2]) for span in spans]
 
 
 def _cell(pieces: Sequence[tuple[float, float, str, str]], start: float, end: float) -> tuple[str, str]:

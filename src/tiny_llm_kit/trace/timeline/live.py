@@ -53,15 +53,9 @@ class LiveTimeline:
         if event.kind not in OF_A_REQUEST:
             return None
         request = event.request
-        return {
-            "kind": event.kind,
-            "time": event.time,
-            "request": request.request_id,
-            "prompt": request.num_prompt_tokens,
-            "cached": request.num_cached,
-            "reason": request.finish_reason,
-            **_counts(engine),
-        }
+        numbers = {"request": request.request_id, "prompt": request.num_prompt_tokens}
+        state = {"cached": request.num_cached, "reason": request.finish_reason}
+        return {"kind": event.kind, "time": event.time, **numbers, **state, **_counts(engine)}
 
 
 def _step(event: Event, engine: "LLMEngine") -> Json:
@@ -73,27 +67,23 @@ def _step(event: Event, engine: "LLMEngine") -> Json:
         "time": event.time,
         "parts": [_part(part) for part in event.parts],
         "budget": scheduler.max_num_batched_tokens,
-        "tables": {one.request_id: list(one.block_table.blocks) for one in scheduler.running},
+        "tables": {request.request_id: list(request.block_table.blocks) for request in scheduler.running},
         **_counts(engine),
     }
 
 
 def _counts(engine: "LLMEngine") -> Json:
     """What is right after every event: no step follows when the last requests are aborted."""
-    allocator = engine.allocator
-    return {
-        "waiting": engine.num_waiting,
-        "free": allocator.num_free,
-        "cached_blocks": list(allocator.prefix_cache.idle),
-    }
+    cached = list(engine.allocator.prefix_cache.idle)
+    return {"waiting": engine.num_waiting, "free": engine.allocator.num_free, "cached_blocks": cached}
 
 
 def _part(part: Part) -> Json:
     """A part with the numbers of its requests; `sampled` are those that have a new token now."""
     return {
         "kind": part.kind,
-        "requests": [one.request_id for one in part.requests],
-        "sampled": [one.request_id for one in part.requests if one.is_decoding or one.is_done],
+        "requests": [request.request_id for request in part.requests],
+        "sampled": [r.request_id for r in part.requests if r.is_decoding or r.is_done],
         "tokens": part.tokens,
         "context": part.context,
     }
