@@ -86,5 +86,5 @@ def among_decodes(tokens: int = 2048, decodes: int = 4, promise: int = 128) -> W
     running = (replace(one, name=name) for name in string.ascii_uppercase[:decodes])
     long, late = RequestSpec(LONG, tokens, 8, arrives, "long"), RequestSpec(SHORT, 20, 8, arrives, "late")
     running_text = f"{decodes} requests run" if decodes > 1 else "1 request runs"
-    about = f"{running_text} when a prompt of {counted(tokens, 'token')} arrives, and a short one behind it."
+    about = f"{running_text} when a prompt of {counted(tokens, 'token')} arrives, and a short one after it."
     return Workload("timeline", about, (*running, long, late), decodes + 2, promise)

@@ -69,6 +69,6 @@ def figures(before: Trace, after: Trace) -> list[Row]:
         row("longest gap", before.longest_gap, after.longest_gap),
         row("TBT p99", before.tbt_p99, after.tbt_p99),
         row("TTFT of the long prompt", before.named("long").ttft, after.named("long").ttft),
-        row("TTFT of the short one behind it", before.named("late").ttft, after.named("late").ttft),
+        row("TTFT of the short one after it", before.named("late").ttft, after.named("late").ttft),
         row("total time", before.end, after.end),
     ]
