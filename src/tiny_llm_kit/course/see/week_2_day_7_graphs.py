@@ -77,7 +77,7 @@ CHUNKINGS = {
     "whole": Chunking("whole prompts, in steps of 128", (0,), range(BLOCK, LIMIT + 1, BLOCK)),
     "any block": Chunking("chunks of 512 after any block of 128", ANY_BLOCK, STEPS, "block"),
     "aligned": Chunking("chunks of 512 after multiples of 512", ALIGNED, STEPS),
-    "ladder": Chunking("  the last one on the ladder 128, 256, 512", ALIGNED, (128, 256, 512)),
+    "ladder": Chunking("  the last one in buckets 128, 256, 512", ALIGNED, (128, 256, 512)),
     "padded": Chunking("  the last one padded to 512", ALIGNED, (512,)),
     "static": Chunking("  and the whole cache is read, always", ALIGNED, (512,), "all"),
 }
