@@ -54,16 +54,9 @@ def ctrl_c_counts() -> None:
 
 def start(*arguments: str) -> subprocess.Popen:
     """`pdm run batch-main ARGUMENTS` in a process of its own: for signals, and for streams that are closed."""
-    pipe, line = subprocess.PIPE, [sys.executable, *LINE, *arguments]
-    return subprocess.Popen(
-        line,
-        env=environment(),
-        stdin=pipe,
-        stdout=pipe,
-        stderr=pipe,
-        encoding="utf-8",
-        preexec_fn=ctrl_c_counts,
-    )
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    options = {"env": environment(), "encoding": "utf-8", "preexec_fn": ctrl_c_counts}
+    return subprocess.Popen([sys.executable, *LINE, *arguments], **pipes, **options)
 
 
 @pytest.fixture
@@ -134,16 +127,9 @@ def test_a_trace_for_the_browser(batch, tmp_path):
     file = tmp_path / "trace.json"
     code, out, _ = batch("--backend", PORT, *prompts, "--max-tokens", "3", "--trace", str(file))
     assert code == 0 and out.endswith(f"written: {file}\n")
-    spans = [
-        event for event in json.loads(file.read_text(encoding="utf-8"))["traceEvents"] if event["ph"] == "X"
-    ]
-    assert [span["cat"] for span in spans if span["tid"] == 1] == [
-        "queued",
-        "chunk",
-        "decode",
-        "waiting",
-        "decode",
-    ]
+    events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
+    kinds = [event["cat"] for event in events if event["ph"] == "X" and event["tid"] == 1]
+    assert kinds == ["queued", "chunk", "decode", "waiting", "decode"]
 
 
 def test_one_slot_is_one_after_the_other(batch):
@@ -190,21 +176,9 @@ def test_without_the_template_the_plain_text_is_continued(batch):
 @pytest.mark.parametrize("port", installed_backends())
 def test_the_seed_decides_what_is_drawn(batch, port):
     def texts(seed: str) -> list[str]:
-        options = [
-            "--temperature",
-            "3",
-            "--top-k",
-            "50",
-            "--top-p",
-            "0.9",
-            "--max-tokens",
-            "6",
-            "--seed",
-            seed,
-        ]
-        return answers(
-            batch("--backend", port, *options, "--prompt", "Go", "--prompt", "Go", "--prompt", "on")[1]
-        )
+        options = ["--temperature", "3", "--top-k", "50", "--top-p", "0.9", "--max-tokens", "6"]
+        options += ["--prompt", "Go", "--prompt", "Go", "--prompt", "on"]
+        return answers(batch("--backend", port, *options, "--seed", seed)[1])
 
     first = texts("1")
     assert first == texts("1") != texts("2")
@@ -220,11 +194,8 @@ def test_prompts_come_from_options_files_and_standard_input(batch, tmp_path):
     assert read_prompts(str(file)) == ["Goodbye", "Wer bist du, Müller?\u2028Ja."]
     few = ["--backend", PORT, "--max-tokens", "1"]
     _, out, _ = batch(*few, "--prompts-file", str(file), "--prompt", "Hello")
-    assert [line.strip() for line in re.findall(r"(?m)^\d\. .*", out)] == [
-        "1. Hello",
-        "2. Goodbye",
-        "3. Wer bist du, Müller? Ja.",
-    ]
+    headings = [line.strip() for line in re.findall(r"(?m)^\d\. .*", out)]
+    assert headings == ["1. Hello", "2. Goodbye", "3. Wer bist du, Müller? Ja."]
     code, out, _ = batch(*few, "--prompts-file", "-", stdin=b"Hello\n\nGoodbye")
     assert code == 0 and "2 prompts" in out
 
@@ -278,18 +249,11 @@ def test_a_wrong_option_is_one_line(batch, arguments, line):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--slots", "0"],
-        ["--prefill-step", "0"],
-        ["--max-seq-len", "1"],
-        ["--stop", ""],
-        ["--max-tokens", "x"],
-    ],
+    "option", ["--slots=0", "--prefill-step=0", "--max-seq-len=1", "--stop=", "--max-tokens=x"]
 )
-def test_an_option_out_of_range_is_a_usage_error(batch, arguments):
-    code, _, errors = batch(*arguments)
-    assert code == 2 and arguments[0] in errors.splitlines()[-1]
+def test_an_option_out_of_range_is_a_usage_error(batch, option):
+    code, _, errors = batch(option)
+    assert code == 2 and option.partition("=")[0] in errors.splitlines()[-1]
 
 
 # ---- an end before the end
@@ -537,16 +501,8 @@ def test_kit_itself_is_imported_without_its_dependencies():
 
 
 def test_a_learner_hears_which_day_is_missing_and_then_has_all_answers(clone):
-    options = [
-        "--solution",
-        "tiny_llm",
-        "--backend",
-        PORT,
-        "--model",
-        str(MODELS / "tiny-qwen3"),
-        "--prompt",
-        "Goodbye",
-    ]
+    options = ["--solution", "tiny_llm", "--backend", PORT, "--prompt", "Goodbye"]
+    options += ["--model", str(MODELS / "tiny-qwen3")]
     blank = clone.run("batch-main", *options, HF_HUB_OFFLINE="1")
     assert (blank.returncode, blank.stdout, blank.stderr.count("\n")) == (1, "", 1), blank.stderr
     assert re.match(r"blank: week 1 day 1 task 1: .*--through 2\.6` .*--solution ref", blank.stderr)

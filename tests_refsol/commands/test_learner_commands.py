@@ -13,10 +13,18 @@ PORT = installed_backends()[-1]
 OTHER = next(port for port in BACKENDS if port != PORT)
 TASK = 'raise NotImplementedError("week 1 day 1 task 1: softmax")'
 BASICS = f"{PORT}_backend/basics.py"
+DAY_1 = ("--week", "1", "--day", "1", "--backend", PORT)
+
+
+def edit(path, old: str, new: str) -> str:
+    """Replace a text in a file once; return the whole file."""
+    text = path.read_text(encoding="utf-8").replace(old, new, 1)
+    path.write_text(text, encoding="utf-8")
+    return text
 
 
 def test_blank_tasks_are_red_and_each_is_named_once(clone):
-    done = clone.run("test", "--week", "1", "--day", "1", "--backend", PORT)
+    done = clone.run("test", *DAY_1)
     assert done.returncode == 1
     assert done.stdout.count("blank: week 1 day 1 task 1: softmax") == 1
     assert "task 4: SimpleMultiHeadAttention.__call__" in done.stdout
@@ -24,11 +32,11 @@ def test_blank_tasks_are_red_and_each_is_named_once(clone):
 
 
 def test_skip_makes_the_day_green_and_reset_leaves_git_clean(clone):
-    assert clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
+    assert clone.run("course", "skip", *DAY_1).returncode == 0
     assert TASK not in (clone.learner / BASICS).read_text(encoding="utf-8")
-    assert clone.run("test", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
+    assert clone.run("test", *DAY_1).returncode == 0
     assert "green" in clone.run("course", "status", "--backend", PORT).stdout
-    assert clone.run("course", "reset", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
+    assert clone.run("course", "reset", *DAY_1).returncode == 0
     assert clone.git("status", "--porcelain") == ""
 
 
@@ -44,9 +52,7 @@ def test_one_port_never_shows_red_from_the_other(clone):
 
 def test_skip_leaves_work_alone(clone):
     path = clone.learner / BASICS
-    path.write_text(
-        path.read_text(encoding="utf-8").replace(TASK, "return x  # my attempt"), encoding="utf-8"
-    )
+    edit(path, TASK, "return x  # my attempt")
     clone.run("course", "skip", "--through", "1.1", "--backend", PORT)
     text = path.read_text(encoding="utf-8")
     assert "return x  # my attempt" in text
@@ -55,12 +61,9 @@ def test_skip_leaves_work_alone(clone):
 
 def test_reset_keeps_a_backup_and_touches_nothing_else(clone):
     path = clone.learner / BASICS
-    mine = (
-        path.read_text(encoding="utf-8").replace(TASK, "return x  # my attempt")
-        + "\n\ndef my_helper():\n    return 1\n"
-    )
-    path.write_text(mine, encoding="utf-8")
-    done = clone.run("course", "reset", "--week", "1", "--day", "1", "--task", "1", "--backend", PORT)
+    edit(path, TASK, "return x  # my attempt")
+    mine = edit(path, "def linear", "def my_helper():\n    return 1\n\n\ndef linear")
+    done = clone.run("course", "reset", *DAY_1, "--task", "1")
     assert TASK in path.read_text(encoding="utf-8") and "my_helper" in path.read_text(encoding="utf-8")
     kept = clone.root / done.stdout.split("kept in ")[1].strip() / BASICS
     assert kept.read_text(encoding="utf-8") == mine
@@ -69,16 +72,21 @@ def test_reset_keeps_a_backup_and_touches_nothing_else(clone):
 def test_reset_of_a_function_that_is_gone_says_what_to_do(clone):
     path = clone.learner / BASICS
     path.write_text("# everything deleted\n", encoding="utf-8")
-    done = clone.run("course", "reset", "--week", "1", "--day", "1", "--backend", PORT)
+    done = clone.run("course", "reset", *DAY_1)
     assert done.returncode == 1
     assert "no function softmax to put back" in done.stderr and "--whole-files" in done.stderr
     assert path.read_text(encoding="utf-8") == "# everything deleted\n"
 
 
-def test_sync_refuses_to_overwrite_work_and_writes_nothing(clone):
+@pytest.mark.parametrize(
+    ("attempt", "is_committed"), [("return x", False), ("return x", True), (f"attempt = x\n    {TASK}", True)]
+)
+def test_sync_refuses_to_overwrite_work_and_writes_nothing(clone, attempt, is_committed):
+    """Also work above a raise that is still there."""
     path = clone.learner / BASICS
-    mine = path.read_text(encoding="utf-8").replace(TASK, "return x  # my attempt")
-    path.write_text(mine, encoding="utf-8")
+    mine = edit(path, TASK, attempt)
+    if is_committed:
+        clone.git("commit", "-qam", "my day one")
     done = clone.run("course", "sync")
     assert done.returncode == 1
     assert f"src/tiny_llm/{BASICS}" in done.stderr and "--backup" in done.stderr
@@ -87,13 +95,12 @@ def test_sync_refuses_to_overwrite_work_and_writes_nothing(clone):
 
 def test_sync_writes_a_deleted_file_again_and_leaves_work_alone(clone):
     path, package = clone.learner / BASICS, clone.learner / f"{PORT}_backend" / "__init__.py"
-    mine = path.read_text(encoding="utf-8").replace(TASK, "return x  # my attempt")
-    path.write_text(mine, encoding="utf-8")
+    mine = edit(path, TASK, "return x  # my attempt")
     whole = package.read_text(encoding="utf-8")
     for file in (package, clone.learner / "serving" / "__init__.py"):
         text = file.read_text(encoding="utf-8")
         file.unlink()
-        done = clone.run("test", "--week", "1", "--day", "1", "--backend", PORT)
+        done = clone.run("test", *DAY_1)
         line = f"src/tiny_llm/{file.relative_to(clone.learner)}: missing; `pdm run course sync` writes it again\n"
         assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
         done = clone.run("course", "sync")
@@ -102,19 +109,9 @@ def test_sync_writes_a_deleted_file_again_and_leaves_work_alone(clone):
     assert (path.read_text(encoding="utf-8"), package.read_text(encoding="utf-8")) == (mine, whole)
 
 
-def test_sync_refuses_committed_work_too(clone):
-    path = clone.learner / BASICS
-    mine = path.read_text(encoding="utf-8").replace(TASK, "return x  # my attempt")
-    path.write_text(mine, encoding="utf-8")
-    clone.git("commit", "-qam", "my day one")
-    assert clone.run("course", "sync").returncode == 1
-    assert path.read_text(encoding="utf-8") == mine
-
-
 def test_sync_with_backup_says_where_the_work_is(clone):
     path = clone.learner / BASICS
-    mine = path.read_text(encoding="utf-8").replace(TASK, "return x  # my attempt")
-    path.write_text(mine, encoding="utf-8")
+    mine = edit(path, TASK, "return x  # my attempt")
     done = clone.run("course", "sync", "--backup")
     kept = clone.root / done.stdout.split("kept in ")[1].strip() / BASICS
     assert kept.read_text(encoding="utf-8") == mine
@@ -123,17 +120,15 @@ def test_sync_with_backup_says_where_the_work_is(clone):
 
 def test_sync_renews_an_older_stub_without_asking(clone):
     reference = clone.root / "src/tiny_llm_ref" / BASICS
-    reference.write_text(
-        reference.read_text(encoding="utf-8").replace('"""', '"""Renewed: ', 1), encoding="utf-8"
-    )
+    edit(reference, '"""', '"""Renewed: ')
     assert "stale" in clone.run("course", "sync", "--check").stdout
     assert clone.run("course", "sync").returncode == 0
     assert (clone.learner / BASICS).read_text(encoding="utf-8").startswith('"""Renewed: ')
 
 
 def test_status_forgets_green_when_a_file_changes(clone):
-    clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT)
-    clone.run("test", "--week", "1", "--day", "1", "--backend", PORT)
+    clone.run("course", "skip", *DAY_1)
+    clone.run("test", *DAY_1)
     path = clone.learner / BASICS
     path.write_text(path.read_text(encoding="utf-8") + "\n# a thought\n", encoding="utf-8")
     first_day = clone.run("course", "status", "--backend", PORT).stdout.split("1.2.1")[0]
@@ -151,18 +146,15 @@ def test_status_forgets_green_when_a_file_in_a_folder_of_the_policy_changes(clon
 
 
 def break_task_2(clone):
-    clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT)
+    clone.run("course", "skip", *DAY_1)
     path = clone.learner / BASICS
-    text = path.read_text(encoding="utf-8")
-    wrong = text.replace("x @ w.T", "x @ w.T + 1.0")
-    assert wrong != text
-    path.write_text(wrong, encoding="utf-8")
+    assert "x @ w.T + 1.0" in edit(path, "out = x @ w.T", "out = x @ w.T + 1.0")
 
 
 def test_tasks_after_the_first_that_fails_are_unknown(clone):
     """A run of a day stops there; with --all it goes on, and what passes is green."""
     break_task_2(clone)
-    day = ("test", "--week", "1", "--day", "1", "--backend", PORT)
+    day = ("test", *DAY_1)
     done = clone.run(*day)
     assert done.returncode == 1 and "task 1.1.2 fails: later tests were not run" in done.stdout
     found = [state_of(clone, f"1.1.{number}") for number in (1, 2, 3, 4)]
@@ -175,10 +167,8 @@ def test_tasks_after_the_first_that_fails_are_unknown(clone):
 def test_a_task_with_a_test_that_was_not_run_is_unknown(clone):
     """The others have passed, which is not all that its task asks for."""
     break_task_2(clone)
-    tests = clone.root / "tests/test_week_1_day_1.py"
-    text = tests.read_text(encoding="utf-8")
-    tests.write_text(text.replace('task("1.1.1")', 'task("1.1.1", after="1.1.3")', 1), encoding="utf-8")
-    clone.run("test", "--week", "1", "--day", "1", "--backend", PORT)
+    edit(clone.root / "tests/test_week_1_day_1.py", 'task("1.1.1")', 'task("1.1.1", after="1.1.3")')
+    clone.run("test", *DAY_1)
     assert state_of(clone, "1.1.1") == f"{PORT} unknown"
 
 
@@ -213,9 +203,9 @@ def test_a_folder_where_a_setting_should_be_is_one_line(clone):
 
 def test_results_that_cannot_be_kept_do_not_change_the_grade(clone):
     """As in a checkout that is read only: here a file takes the place of the folder."""
-    clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT)
+    clone.run("course", "skip", *DAY_1)
     (clone.root / ".tiny-llm").write_text("", encoding="utf-8")
-    done = clone.run("test", "--week", "1", "--day", "1", "--task", "1", "--backend", PORT)
+    done = clone.run("test", *DAY_1, "--task", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "not remembered for `course status`" in done.stdout and "Traceback" not in done.stdout
 
@@ -251,7 +241,7 @@ def test_no_test_selected_is_an_error(clone):
 def test_without_arguments_the_started_days_are_tested(clone):
     done = clone.run("test")
     assert done.returncode == 2 and "nothing is filled in yet" in done.stderr
-    clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT)
+    clone.run("course", "skip", *DAY_1)
     done = clone.run("test", "--backend", PORT)
     assert done.returncode == 0, done.stdout
 
@@ -293,20 +283,10 @@ def test_sync_never_touches_a_file_of_the_learners_own(clone):
     assert notes.read_text(encoding="utf-8") == "# my notes\n"
 
 
-def test_sync_sees_work_above_a_raise_that_is_still_there(clone):
-    path = clone.learner / BASICS
-    mine = path.read_text(encoding="utf-8").replace(TASK, f"attempt = x\n    {TASK}")
-    path.write_text(mine, encoding="utf-8")
-    clone.git("commit", "-qam", "half of it")
-    assert clone.run("course", "sync").returncode == 1
-    assert path.read_text(encoding="utf-8") == mine
-
-
 def test_a_half_filled_exercise_is_not_blank_and_skip_leaves_it_alone(clone):
     path = clone.learner / BASICS
-    mine = path.read_text(encoding="utf-8").replace(TASK, f"return x\n    {TASK}")
-    path.write_text(mine, encoding="utf-8")
-    clone.run("course", "skip", "--week", "1", "--day", "1", "--task", "1", "--backend", PORT)
+    mine = edit(path, TASK, f"return x\n    {TASK}")
+    clone.run("course", "skip", *DAY_1, "--task", "1")
     assert path.read_text(encoding="utf-8") == mine
     status = clone.run("course", "status", "--backend", PORT).stdout
     assert re.search(rf"1\.1\.1\s+{PORT}\s+filled", status), status
@@ -319,14 +299,9 @@ def test_a_file_that_is_no_python_is_one_line_everywhere(clone):
         done = clone.run(*command, "--backend", PORT)
         assert done.returncode == 1 and done.stdout == "", done.stdout
         assert done.stderr.startswith(f"src/tiny_llm/{BASICS}, line ") and done.stderr.count("\n") == 1
-    done = clone.run("course", "reset", "--week", "1", "--day", "1", "--backend", PORT)
+    done = clone.run("course", "reset", *DAY_1)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "--whole-files" in done.stderr
-    assert (
-        clone.run(
-            "course", "reset", "--week", "1", "--day", "1", "--backend", PORT, "--whole-files"
-        ).returncode
-        == 0
-    )
+    assert clone.run("course", "reset", *DAY_1, "--whole-files").returncode == 0
     assert clone.git("status", "--porcelain") == ""
 
 
@@ -346,7 +321,7 @@ def test_a_file_that_is_no_text_is_one_line_everywhere(clone, tail, problem):
         done = clone.run(*command, "--backend", PORT)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
         assert done.stderr.startswith(line), done.stderr
-    again = ["course", "reset", "--week", "1", "--day", "1", "--backend", PORT, "--whole-files"]
+    again = ["course", "reset", *DAY_1, "--whole-files"]
     assert clone.run(*again).returncode == 0
     assert clone.git("status", "--porcelain") == ""
 
@@ -355,9 +330,9 @@ def test_a_byte_order_mark_changes_nothing(clone):
     """Some editors begin a file with one, which Python reads over."""
     path = clone.learner / BASICS
     path.write_text("\ufeff" + path.read_text(encoding="utf-8"), encoding="utf-8")
-    assert clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
-    assert clone.run("test", "--week", "1", "--day", "1", "--task", "1", "--backend", PORT).returncode == 0
-    assert clone.run("course", "reset", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
+    assert clone.run("course", "skip", *DAY_1).returncode == 0
+    assert clone.run("test", *DAY_1, "--task", "1").returncode == 0
+    assert clone.run("course", "reset", *DAY_1).returncode == 0
     assert clone.git("status", "--porcelain") == ""
 
 
@@ -377,11 +352,8 @@ def test_see_names_the_line_of_a_scheduler_that_raises(clone, error):
     clone.run("course", "skip", "--through", "3.3", "--backend", PORT)
     path = clone.learner / "serving" / "batching" / "hybrid_scheduler.py"
     solved = "for sequence in list(self.running):"
-    path.write_text(
-        path.read_text(encoding="utf-8").replace(solved, f"raise {error}\n        {solved}", 1),
-        encoding="utf-8",
-    )
-    line = path.read_text(encoding="utf-8").partition(f"raise {error}")[0].count("\n") + 1
+    text = edit(path, solved, f"raise {error}\n        {solved}")
+    line = text.partition(f"raise {error}")[0].count("\n") + 1
     done = clone.run("see", "3.3", "--backend", PORT)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     says = f"src/tiny_llm/serving/batching/hybrid_scheduler.py, line {line}: {error.partition('(')[0]}: "
@@ -392,35 +364,33 @@ def test_an_emptied_file_is_blank_and_is_filled_again(clone):
     path = clone.learner / BASICS
     path.write_text("\n", encoding="utf-8")
     assert state_of(clone, "1.1.1") == f"{PORT} blank"
-    assert clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
+    assert clone.run("course", "skip", *DAY_1).returncode == 0
     assert TASK not in path.read_text(encoding="utf-8") and "def softmax" in path.read_text(encoding="utf-8")
 
 
 def test_a_function_that_is_gone_is_blank_and_skip_says_what_to_do(clone):
     path = clone.learner / BASICS
-    path.write_text(
-        path.read_text(encoding="utf-8").replace("def softmax(", "def my_softmax("), encoding="utf-8"
-    )
+    edit(path, "def softmax(", "def my_softmax(")
     assert state_of(clone, "1.1.1") == f"{PORT} blank"
-    done = clone.run("course", "skip", "--week", "1", "--day", "1", "--task", "1", "--backend", PORT)
+    done = clone.run("course", "skip", *DAY_1, "--task", "1")
     assert f"src/tiny_llm/{BASICS}: no function softmax; `course reset" in done.stdout
 
 
 def test_a_renamed_function_is_one_line_too(clone):
     path = clone.learner / BASICS
-    path.write_text(path.read_text(encoding="utf-8").replace("def linear(", "def linear2("), encoding="utf-8")
-    done = clone.run("test", "--week", "1", "--day", "1", "--backend", PORT)
+    edit(path, "def linear(", "def linear2(")
+    done = clone.run("test", *DAY_1)
     assert done.returncode == 1 and "ImportError: cannot import name 'linear'" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
 def test_deleted_files_and_folders_come_back(clone):
     (clone.learner / BASICS).unlink()
-    clone.run("course", "reset", "--week", "1", "--day", "1", "--backend", PORT)
+    clone.run("course", "reset", *DAY_1)
     assert clone.git("status", "--porcelain") == ""
     for file in (clone.learner / f"{PORT}_backend").glob("*.py"):
         file.unlink()
-    assert clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
+    assert clone.run("course", "skip", *DAY_1).returncode == 0
     assert TASK not in (clone.learner / BASICS).read_text(encoding="utf-8")
 
 
@@ -457,12 +427,7 @@ def test_a_task_of_the_policy_stands_once_and_is_green_when_all_its_tests_are(cl
     assert done.returncode == 0, done.stdout
     assert (state_of(clone, "2.6.9"), state_of(clone, "2.6.3")) == ("serving green", f"{PORT} green")
     path = clone.learner / f"{PORT}_backend" / "batching_kv_cache.py"
-    path.write_text(
-        path.read_text(encoding="utf-8").replace(
-            "self.active[slot] = 0, False", "self.active[slot] = 0, True"
-        ),
-        encoding="utf-8",
-    )
+    edit(path, "self.active[slot] = 0, False", "self.active[slot] = 0, True")
     assert clone.run("test", "--week", "2", "--day", "6", "--task", "9", "--backend", PORT).returncode == 1
     assert state_of(clone, "2.6.9") == "serving filled"
 

@@ -13,12 +13,8 @@ from tiny_llm_kit.torch_build import Facts
 
 LINUX = Facts(pinned="2.13.0", installed="2.13.0+cpu")
 GAUDI = Facts(pinned="2.13.0", installed="2.11.0+git1", habana="1.24.1", gaudi=True)
-HPU = {
-    "available": True,
-    "lazy": False,
-    "reason": "8 x GAUDI2",
-    "errors": [["RMSNorm", 0.0312], ["RoPE", 0.0]],
-}
+ERRORS = [["RMSNorm", 0.0312], ["RoPE", 0.0]]
+HPU = {"available": True, "lazy": False, "reason": "8 x GAUDI2", "errors": ERRORS}
 MLX = {"device": "cpu", "dtype": "float32", "blas": "wheel", "gflops": 70.2}
 TORCH = {"device": "cpu", "dtype": "float32", "hpu": {"available": False, "errors": []}}
 KERNELS = {"kernels": "kernels in C++ by /usr/bin/c++"}
@@ -173,29 +169,20 @@ def unavailable(reason: str) -> dict:
 
 HIDDEN = Facts(pinned="2.13.0", installed="2.13.0+cpu", gaudi=True)
 ALONE = Facts(pinned="2.13.0", habana="1.24.1")
+FAILING = HPU | {"errors": [["RoPE", 0.0], ["uint4", "RuntimeError: no kernel"]]}
+# fmt: off
 GAUDIS = {
     "none": (LINUX, TORCH["hpu"], "ok", "none on this machine", ""),
     "works": (GAUDI, HPU, "ok", "1.24.1, no hl-smi; 8 x GAUDI2, eager mode; fused", ""),
     "lazy": (GAUDI, HPU | {"lazy": True}, "ok", "8 x GAUDI2, lazy mode; fused", ""),
     "a fused function is wrong": (GAUDI, HPU | {"errors": [["RoPE", 1.5]]}, "warn", "RoPE 1.5000", "report"),
-    "a fused function fails": (
-        GAUDI,
-        HPU | {"errors": [["RoPE", 0.0], ["uint4", "RuntimeError: no kernel"]]},
-        "warn",
-        "RoPE 0.0000, uint4 fails (RuntimeError: no kernel)",
-        "report",
-    ),
+    "a fused function fails": (GAUDI, FAILING, "warn", "RoPE 0.0000, uint4 fails (RuntimeError: no kernel)", "report"),
     "no card": (GAUDI, unavailable("finds no card"), "warn", "finds no card", "--runtime=habana"),
-    "other torch": (
-        GAUDI,
-        unavailable("the plug-in does not load: …"),
-        "warn",
-        "not load",
-        "one Gaudi release",
-    ),
+    "other torch": (GAUDI, unavailable("the plug-in does not load: …"), "warn", "not load", "one Gaudi release"),
     "hidden": (HIDDEN, None, "warn", "not both visible", "--system-site-packages"),
     "no torch": (ALONE, None, "warn", "not both visible", "--system-site-packages"),
 }
+# fmt: on
 
 
 @pytest.mark.parametrize("name", GAUDIS)

@@ -47,13 +47,8 @@ def grade(forks, tmp_path):
     def run(test: str, *arguments: str) -> subprocess.CompletedProcess:
         (tmp_path / "test_it.py").write_text("import pytest\n" + test, encoding="utf-8")
         # A fork has imported hypothesis before pytest could prepare it.
-        plugin = (
-            "-p",
-            "tiny_llm_kit.course.grading.plugin",
-            "-q",
-            "-W",
-            "ignore::pytest.PytestAssertRewriteWarning",
-        )
+        quiet = ["-q", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        plugin = ["-p", "tiny_llm_kit.course.grading.plugin", *quiet]
         return forks.run("pytest", *plugin, str(tmp_path / "test_it.py"), *arguments, folder=tmp_path)
 
     return run
@@ -269,23 +264,14 @@ def test_work_that_never_ends_is_explained(old, new, message):
         solution.put({path: text.replace(old, new)})
         s = resolve_serving("tiny_llm_ref")
         allocator = s.BlockAllocator(3, 4, watermark=0, enable_prefix_caching=False)
-        scheduler = s.HybridScheduler(
-            FakePackedModel(allocator, s.Sampled), allocator, max_num_batched_tokens=4, max_num_seqs=2
-        )
-        made = [
-            s.Sequence(
-                [97] * 8,
-                ByteTokenizer(),
-                request_id=i,
-                max_seq_len=12,
-                sampling=s.SamplingParams(max_tokens=2),
-            )
-            for i in range(3)
-        ]
-        for one in made:
-            scheduler.add(one)
+        model = FakePackedModel(allocator, s.Sampled)
+        scheduler = s.HybridScheduler(model, allocator, max_num_batched_tokens=4, max_num_seqs=2)
+        options = {"max_seq_len": 12, "sampling": s.SamplingParams(max_tokens=2)}
+        sequences = [s.Sequence([97] * 8, ByteTokenizer(), request_id=i, **options) for i in range(3)]
+        for sequence in sequences:
+            scheduler.add(sequence)
         with pytest.raises(pytest.fail.Exception, match=re.escape(message)):
-            for _ in steps_of(scheduler, made, 50):
+            for _ in steps_of(scheduler, sequences, 50):
                 scheduler.step()
 
 
@@ -301,13 +287,9 @@ def test_assert_close_accepts_what_is_close():
 
 def verdicts(mutants: list[Mutant], part: str, backend: str | None = None) -> list[Verdict]:
     """All of one day, judged in one session of pytest."""
-    days = {mutant.address.of_day for mutant in mutants}
-    return with_day_tests(
-        sorted(days),
-        installed_backends(),
-        "ref",
-        lambda tests: [judge(tests, m, part, backend) for m in mutants],
-    )
+    days = sorted({mutant.address.of_day for mutant in mutants})
+    ports = installed_backends()
+    return with_day_tests(days, ports, "ref", lambda tests: [judge(tests, m, part, backend) for m in mutants])
 
 
 @pytest.mark.parametrize("backend", installed_backends())
@@ -363,11 +345,8 @@ def test_a_text_put_over_a_kernel_is_what_its_package_reads():
     """Also while nothing of Python changes; what has no text is read from the disk."""
     read, folder = "tiny_llm_ref.native.read_for_test", REFERENCE / "native"
     queue = "tiny_llm_ref.serving.blocks.flat_blocks"
-    package = {
-        folder / "__init__.py": "",
-        folder
-        / "read_for_test.py": "import pkgutil\nTEXT = pkgutil.get_data(__package__, 'k_for_test.cpp').decode()\n",
-    }
+    reader = "import pkgutil\nTEXT = pkgutil.get_data(__package__, 'k_for_test.cpp').decode()\n"
+    package = {folder / "__init__.py": "", folder / "read_for_test.py": reader}
     with Overlay("tiny_llm_ref") as solution:
         for text in ("// é\n", "// two\n"):
             solution.put({**package, folder / "k_for_test.cpp": text})
@@ -484,40 +463,34 @@ def test_every_day_has_enough_wrong_solutions_and_no_task_too_many():
     assert [line for day in tree.days() for line in mutants.miscounted(day)] == []
 
 
-def test_the_prefix_check_sees_tests_that_need_nothing(monkeypatch):
-    solved = prefix.course_with(lambda task: False)
-    monkeypatch.setattr(prefix, "course_with", lambda blank: solved)
-    output = io.StringIO()
+def prefix_report(monkeypatch, blank, *alone: Task) -> str:
+    """What the check of Day 1.1 prints if the same tasks are blank in all of its runs; it finds something wrong."""
+    course, output = prefix.course_with(blank), io.StringIO()
+    monkeypatch.setattr(prefix, "course_with", lambda blank: course)
     monkeypatch.setattr(prefix, "days", lambda: [Day(1, 1)])
-    monkeypatch.setattr(prefix, "tasks", lambda: [Task(1, 1, 2)])
+    monkeypatch.setattr(prefix, "tasks", lambda: [*alone])
     assert prefix.report_prefix(Console(file=output, width=200), installed_backends()[:1]) == 1
-    assert "right day 1.1, with all days up to it solved" in output.getvalue()
-    assert "wrong day 1.1 blank" in output.getvalue()
-    assert "wrong task 1.1.2 alone blank" in output.getvalue()
+    return output.getvalue()
+
+
+def test_the_prefix_check_sees_tests_that_need_nothing(monkeypatch):
+    output = prefix_report(monkeypatch, lambda task: False, Task(1, 1, 2))
+    assert "right day 1.1, with all days up to it solved" in output
+    assert "wrong day 1.1 blank" in output and "wrong task 1.1.2 alone blank" in output
 
 
 def test_the_prefix_check_sees_tests_that_need_a_later_day(monkeypatch):
-    blank = prefix.course_with(lambda task: True)
-    monkeypatch.setattr(prefix, "course_with", lambda wanted: blank)
-    output = io.StringIO()
-    monkeypatch.setattr(prefix, "days", lambda: [Day(1, 1)])
-    monkeypatch.setattr(prefix, "tasks", list)
-    assert prefix.report_prefix(Console(file=output, width=200), installed_backends()[:1]) == 1
-    assert "wrong day 1.1, with all days up to it solved" in output.getvalue()
+    output = prefix_report(monkeypatch, lambda task: True)
+    assert "wrong day 1.1, with all days up to it solved" in output
 
 
 def test_the_prefix_check_tries_each_sitting_without_the_later_ones(monkeypatch):
     """Of two sittings only the first one works; the other is blank when its turn comes."""
     first, second = Task(1, 1, 1), Task(1, 1, 2)
-    cut = prefix.course_with(lambda task: task != first)
-    monkeypatch.setattr(prefix, "course_with", lambda blank: cut)
-    output = io.StringIO()
-    monkeypatch.setattr(prefix, "days", lambda: [Day(1, 1)])
-    monkeypatch.setattr(prefix, "tasks", list)
     monkeypatch.setattr(prefix, "sittings_of", lambda day: [[first], [second]])
-    assert prefix.report_prefix(Console(file=output, width=200), installed_backends()[:1]) == 1
-    assert "right day 1.1, with its sittings up to 1 solved" in output.getvalue()
-    assert "wrong day 1.1, with its sittings up to 2 solved" in output.getvalue()
+    output = prefix_report(monkeypatch, lambda task: task != first)
+    assert "right day 1.1, with its sittings up to 1 solved" in output
+    assert "wrong day 1.1, with its sittings up to 2 solved" in output
 
 
 def test_the_first_sitting_has_its_screen_and_its_timeline_without_the_later_ones():
@@ -532,7 +505,6 @@ def test_the_first_sitting_has_its_screen_and_its_timeline_without_the_later_one
 
 def test_no_solution_asks_whether_a_task_is_blank():
     """The prefix check runs each day's tests once: what passed without a later day runs no code of it."""
-    for file in set(reference_files()) - set(
-        reference_files("native")
-    ):  # a blank kernel is not used by an engine
+    kernels = reference_files("native")  # an engine does without a blank one
+    for file in set(reference_files()) - set(kernels):
         assert "NotImplementedError" not in file.read_text(encoding="utf-8"), file.name

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from types import SimpleNamespace
@@ -44,24 +45,24 @@ WORK = among_decodes(300, 2, 64)
 
 def recorded(prompts, step, agreed=None, slots=4, listen=lambda event: None, **options) -> Trace:
     """(tokens of a prompt, tokens of its answer) served at once, on the simulated model."""
-    model, tokenizer = SimulatedModel(PLAIN), EndlessTokenizer()
-    recorder = Recorder(agreed or step)
-    requests = [
-        SERVING.Request(model, tokenizer, [0] * tokens, sampling=SERVING.SamplingParams(max_tokens=answer))
-        for tokens, answer in prompts
-    ]
-    SERVING.batch_generate_with_chunked_prefill(
-        model,
-        tokenizer,
-        requests,
-        slots,
-        step,
-        4096,
-        clock=model.clock,
-        on_event=lambda event: (recorder(event), listen(event)),
-        **options,
-    )
+    model, recorder = SimulatedModel(PLAIN), Recorder(agreed or step)
+    requests = requests_of(model, prompts)
+
+    def hear(event) -> None:
+        recorder(event)
+        listen(event)
+
+    serve = partial(SERVING.batch_generate_with_chunked_prefill, clock=model.clock, on_event=hear, **options)
+    serve(model, EndlessTokenizer(), requests, slots, step, 4096)
     return recorder.trace("a run", step)
+
+
+def requests_of(model, prompts) -> list:
+    def request(tokens: int, answer: int):
+        sampling = SERVING.SamplingParams(max_tokens=answer)
+        return SERVING.Request(model, EndlessTokenizer(), [0] * tokens, sampling=sampling)
+
+    return [request(*sizes) for sizes in prompts]
 
 
 def lanes(trace: Trace) -> list[str]:
@@ -104,21 +105,13 @@ def test_a_prompt_that_makes_room_is_paused():
 
 def recorded_with_arrival() -> Trace:
     """A short prompt arrives behind the first chunk of a long one."""
-    model, tokenizer = SimulatedModel(PLAIN), EndlessTokenizer()
-    recorder = Recorder(2)
+    model, recorder = SimulatedModel(PLAIN), Recorder(2)
     scheduler = SERVING.ChunkedPrefillScheduler(
         model, 2, 2, 64, turns=SERVING.Turns(pause_prefill=True), clock=model.clock, on_event=recorder
     )
-    for index, tokens in enumerate((6, 2)):
-        scheduler.add(
-            SERVING.Request(
-                model,
-                tokenizer,
-                [0] * tokens,
-                prompt_idx=index,
-                sampling=SERVING.SamplingParams(max_tokens=1),
-            )
-        )
+    for index, request in enumerate(requests_of(model, [(6, 1), (2, 1)])):
+        request.prompt_idx = index
+        scheduler.add(request)
         scheduler.step()
     while scheduler.has_work_remaining():
         scheduler.step()
@@ -150,15 +143,10 @@ def test_stalls_are_those_of_the_metrics_and_spans_of_a_lane_do_not_overlap(prom
 @given(prompts=sizes)
 def test_a_batch_without_chunks_is_recorded_like_one_of_whole_prompts(prompts):
     """With a slot for everybody `batch_generate` of Day 2.6 emits the same steps; its caller knows the arrivals."""
-    slots = len(prompts)
-    model, tokenizer = SimulatedModel(PLAIN), EndlessTokenizer()
-    requests = [
-        SERVING.Request(model, tokenizer, [0] * tokens, sampling=SERVING.SamplingParams(max_tokens=answer))
-        for tokens, answer in prompts
-    ]
+    slots, recorder, model, tokenizer = len(prompts), Recorder(7), SimulatedModel(PLAIN), EndlessTokenizer()
+    requests = requests_of(model, prompts)
     for index, request in enumerate(requests):
         request.prompt_idx = index
-    recorder = Recorder(7)
     for request in requests:
         recorder(SERVING.Event("arrive", model.clock(), request))
     SERVING.batch_generate(model, tokenizer, requests, 4096, slots, clock=model.clock, on_event=recorder)
@@ -449,12 +437,8 @@ SMALL = ("--prompt-tokens", "300", "--decodes", "2", "--prefill-step", "64")
 @pytest.mark.parametrize("port", installed_backends())
 def test_both_runs_by_the_real_model(port, tmp_path):
     program = [sys.executable, "-m", "tiny_llm_kit.commands.timeline", "--solution", "ref", "--backend", port]
-    done = subprocess.run(
-        [*program, "--device", "cpu", "--model", "tiny-qwen3-moe", *SMALL, *FILES],
-        cwd=tmp_path,
-        capture_output=True,
-        encoding="utf-8",
-    )
+    program += ["--device", "cpu", "--model", "tiny-qwen3-moe", *SMALL, *FILES]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, encoding="utf-8")
     errors = [line for line in done.stderr.splitlines() if not line.startswith("warning: the load is")]
     assert (done.returncode, errors) == (0, [])
     assert re.search(r"stall steps +4 +0 *\n", done.stdout)
