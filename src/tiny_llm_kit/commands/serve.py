@@ -31,9 +31,9 @@ from ..server.vllm_flags import expanded
 from ..terminal import FatalError, command, fail
 from ..trace.text import counted
 
+SINGLE = ("uds", "ssl_keyfile", "chat_template")  # options that Ray's own HTTP server does not have
 # The engine's thread releases the interpreter's lock in every kernel, and waits up to this long to have it back while
 # the event loop writes to its readers. Python's 5 ms are as long as a step of a small model.
-SINGLE = ("uds", "ssl_keyfile", "chat_template")  # options that Ray's own HTTP server does not have
 SWITCH_SECONDS = 0.0005
 EXAMPLE = """when it is ready, in another terminal:
 

@@ -46,16 +46,16 @@ class SlotBoard:
 
     def _slot(self, event: Event) -> Slot | None:
         """The row of an event's request; during prefill, of the slot that it will get."""
-        mine = next((slot for slot in self.slots if slot.request is event.request), None)
-        if mine is None and event.kind == "prefill":
-            mine = next((slot for slot in self.slots if slot.phase in ("idle", "done")), None)
-        if event.slot is not None and mine is not self.slots[event.slot]:
-            if mine is not None:
-                mine.request, mine.phase = None, "idle"
-            mine = self.slots[event.slot]
-        if mine is not None:
-            mine.request = event.request
-        return mine
+        row = next((slot for slot in self.slots if slot.request is event.request), None)
+        if row is None and event.kind == "prefill":
+            row = next((slot for slot in self.slots if slot.phase in ("idle", "done")), None)
+        if event.slot is not None and row is not self.slots[event.slot]:
+            if row is not None:
+                row.request, row.phase = None, "idle"
+            row = self.slots[event.slot]
+        if row is not None:
+            row.request = event.request
+        return row
 
     def __rich__(self) -> Group:
         running = sum(slot.phase in ("prefill", "decode") for slot in self.slots)
@@ -65,11 +65,11 @@ class SlotBoard:
     def _table(self) -> Table:
         slot, request, tokens = (Column(name, justify="right") for name in ("slot", "request", "tokens"))
         table = board_table(slot, request, Column("phase", min_width=len("prefill")), tokens)
-        for number, one in enumerate(self.slots):
-            phase, mine = Text(one.phase, STYLES[one.phase]), one.request
+        for number, row in enumerate(self.slots):
+            phase, answered = Text(row.phase, STYLES[row.phase]), row.request
             cells = ("", phase, "", Tail(""))
-            if mine is not None:
-                cells = str(number_of(mine) + 1), phase, str(len(mine.tokens)), Tail(mine.text)
+            if answered is not None:
+                cells = str(number_of(answered) + 1), phase, str(len(answered.tokens)), Tail(answered.text)
             table.add_row(str(number), *cells)
         return table
 

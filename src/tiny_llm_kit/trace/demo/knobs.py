@@ -42,8 +42,8 @@ TROUBLES = (
 )
 
 
-def help_text(columns: int = 80) -> str:
-    """Both tables as text."""
+def help_text() -> str:
+    """Both tables as text, 80 columns wide."""
     text = io.StringIO()
     knobs = Table("in the scheduler", "option", "what it does", box=None, pad_edge=False)
     for name, row in KNOBS.items():
@@ -51,5 +51,5 @@ def help_text(columns: int = 80) -> str:
     troubles = Table("trouble", "try", box=None, pad_edge=False)
     for row in TROUBLES:
         troubles.add_row(*row)
-    Console(width=columns, file=text, highlight=False).print(knobs, "", troubles, sep="\n")
+    Console(width=80, file=text, highlight=False).print(knobs, "", troubles, sep="\n")
     return text.getvalue()

@@ -10,24 +10,23 @@ from .pipeline_run import PipelineRun
 # Of a micro-batch with a chunk, two in turns; of decodes alone.
 BARS = tuple((sign, colour) for colour in ("yellow", "cyan") for sign in "█▓")
 BUBBLE = "bold red"
-LABEL = 9
+LABEL, COLUMNS = 9, 70  # of a row, and of the time axis
 
 
-def show_gantt(console: Console, run: PipelineRun, seconds: float | None = None, columns: int = 70) -> None:
+def show_gantt(console: Console, run: PipelineRun, seconds: float | None = None) -> None:
     """Print the stages of a run, and below them the meaning of the signs.
 
     Args:
         seconds: from the beginning; all of the run when None.
-        columns: of the time axis.
     """
     end = run.end if seconds is None else min(seconds, run.end)
     for stage in range(len(run.stages)):
         row = Text(f"stage {stage}  ", style="dim")
-        for character, style in cells(run, stage, end, columns):
+        for character, style in cells(run, stage, end, COLUMNS):
             row.append(character, style)
         console.print(row, soft_wrap=True)
     left, right = "0", f"{1000 * end:.0f} ms"
-    console.print(Text(" " * LABEL + left + right.rjust(columns - len(left)), style="dim"), soft_wrap=True)
+    console.print(Text(" " * LABEL + left + right.rjust(COLUMNS - len(left)), style="dim"), soft_wrap=True)
 
 
 def legend(console: Console) -> None:

@@ -74,16 +74,14 @@ class PipelineRun:
     def shares(self) -> list[float]:
         """Each stage's part of all the work."""
         seconds = [self.busy(stage) for stage in range(len(self.stages))]
-        return [each / sum(seconds) for each in seconds]
+        return [share / sum(seconds) for share in seconds]
 
     @property
     def samples(self) -> list[tuple[StepWork, float]]:
         """Each micro-batch's work, and the seconds of all stages together."""
         columns = zip(*self.stages, strict=True)
-        return [
-            (work, sum(span.end - span.start for span in spans))
-            for work, spans in zip(self.works, columns, strict=True)
-        ]
+        seconds = (sum(span.end - span.start for span in spans) for spans in columns)
+        return list(zip(self.works, seconds, strict=True))
 
     def bubbles(self, stage: int) -> Iterator[Bubble]:
         """When a stage waited, between its first micro-batch and its last."""
@@ -93,11 +91,11 @@ class PipelineRun:
 
     def seconds_by_kind(self) -> Counter[str]:
         """Seconds of bubbles by kind, summed over the stages."""
-        found: Counter[str] = Counter()
+        seconds: Counter[str] = Counter()
         for stage in range(len(self.stages)):
             for bubble in self.bubbles(stage):
-                found[bubble.kind] += bubble.end - bubble.start  # pyright: ignore[reportArgumentType]
-        return found
+                seconds[bubble.kind] += bubble.end - bubble.start  # pyright: ignore[reportArgumentType]
+        return seconds
 
     @property
     def bubble_share(self) -> float:

@@ -17,11 +17,8 @@ COLOURS = {"chunk": "thread_state_iowait", "decode": "good", "stall": "terrible"
 def chrome_trace(traces: Sequence[Trace]) -> Json:
     """All runs in one file."""
     events = [event for number, trace in enumerate(traces, start=1) for event in _run(trace, number)]
-    return {
-        "traceEvents": events,
-        "displayTimeUnit": "ms",
-        "otherData": {trace.title: trace.summary() for trace in traces},
-    }
+    summaries = {trace.title: trace.summary() for trace in traces}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": summaries}
 
 
 def text(traces: Sequence[Trace]) -> str:
@@ -53,11 +50,8 @@ def _run(trace: Trace, pid: int) -> Iterator[Json]:
 
 
 def _moments(lane: Lane, pid: int) -> Iterator[Json]:
-    times = {
-        "arrive": lane.arrival_time,
-        "first token": lane.first_token_time,
-        f"finish: {lane.reason}": lane.finished_time,
-    }
+    times = {"arrive": lane.arrival_time, "first token": lane.first_token_time}
+    times[f"finish: {lane.reason}"] = lane.finished_time
     for name, time in times.items():
         if time is not None:
             yield {"ph": "i", "s": "t", "name": name, "pid": pid, "tid": _tid(lane.request), "ts": _us(time)}
