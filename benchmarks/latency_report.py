@@ -221,6 +221,6 @@ def show(console: Console, result: Result) -> None:
             limit = roof(result)
             console.print(
                 f"memory {limit.bytes / 1e9:.1f} GB/s, the fastest large product {limit.operations / 1e9:.0f} Gop/s: "
-                f"the bend is at {limit.bend:.1f} op/byte\n"
+                f"ridge point {limit.bend:.1f} op/byte\n"
             )
         console.print(chunks(result) if phase in ("chunk", "roofline") else speeds(result, phase))

@@ -367,7 +367,7 @@ def test_the_table_has_the_share_of_the_lower_roof():
     console, result = Console(width=80, file=io.StringIO()), scripted_chunks()
     reports.show(console, result)
     lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
-    assert "memory 20.0 GB/s, the fastest large product 50 Gop/s: the bend is at 2.5 op/byte" in lines
+    assert "memory 20.0 GB/s, the fastest large product 50 Gop/s: ridge point 2.5 op/byte" in lines
     needed = work(shape("tiny-qwen3", 2), 1, 4)
     share = needed.operations / 0.01 / (20e9 * needed.intensity)
     assert any(line.startswith("1 10.0 10.00 0.5 0.2") and f"{share:.0%}" in line for line in lines), lines
