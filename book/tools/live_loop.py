@@ -105,8 +105,12 @@ def film(browser: Browser, tape: list[list[Any]]) -> list[Image.Image]:
     return frames
 
 
-def save(frames: list[Image.Image], still: Image.Image) -> None:
-    """The loop, with as good a quality as its limit allows, and a frame that has both runs."""
+def save(frames: list[Image.Image], first: int, still: Image.Image) -> None:
+    """The loop, with as good a quality as its limit allows, and a frame that has both runs.
+
+    It begins with `first`: what shows a still picture of it would show an empty page.
+    """
+    frames = frames[first:] + frames[:first]
     small = [frame.resize((SHOWN, SHOWN * HEIGHT // WIDTH), Image.Resampling.LANCZOS) for frame in frames]
     options: dict[str, Any] = {"duration": 1000 // FRAMES, "loop": 0, "method": 4, "kmin": 1000, "kmax": 1001}
     for quality in (60, 50, 40, 30):
@@ -138,8 +142,9 @@ def main() -> int:
             browser = Browser(folder)
             tape = record(browser)
             frames = film(browser, tape)
-            second = [at for at, kind, _ in tape if kind == "budget"][1] + 1000
-            save(frames, frames[int((second - tape[0][0]) * FRAMES / 1000)])
+            starts = [at for at, kind, _ in tape if kind == "budget"]
+            first, second = (int((at + 1000 - tape[0][0]) * FRAMES / 1000) for at in starts)
+            save(frames, first, frames[second])
             browser.process.terminate()
             browser.process.wait()
     finally:

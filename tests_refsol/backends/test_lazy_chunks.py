@@ -9,6 +9,7 @@ from rich.console import Console
 from book.tools.console import COLUMNS
 from support.close import assert_close
 from tiny_llm_kit.course.see import chunk_costs
+from tiny_llm_kit.course.see.shared import shipped
 from tiny_llm_kit.engine.port import Port
 
 
@@ -25,7 +26,7 @@ def test_what_waits_grows_with_the_prompt(port):
 
 
 def test_the_numbers_are_the_same(port):
-    checkpoint = chunk_costs.load_checkpoint(chunk_costs.MODEL, "mlx", "cpu", "float32")
+    checkpoint = shipped(port, "float32")
     chunks = chunk_costs.Chunks(port, checkpoint, "device", 96)
     computed, lazy = (chunks.prefill(32, materialize) for materialize in (True, False))
     assert mx.allclose(computed, lazy, atol=1e-4)
