@@ -16,7 +16,7 @@ from tiny_llm_kit.trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workl
 from .real_text import KINDS, TEXTS
 
 if TYPE_CHECKING:
-    from tiny_llm_kit.model.tokenizer import Tokenizer
+    from tiny_llm_kit.model.tokenization import Tokenizer
 
 OWN = 32  # tokens of a prompt after the shared prefix
 # Of "decode-heavy": requests that decode all the time, tokens of their prompts, and decode steps between two arrivals.

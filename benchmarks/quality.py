@@ -25,8 +25,8 @@ from tiny_llm_kit.engine.loading import Loading, load_checkpoint, load_network, 
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
 from tiny_llm_kit.engine.weights.random_weights import QuantizedCheckpoint
-from tiny_llm_kit.model.hub import load_tokenizer
 from tiny_llm_kit.model.quantization import WeightQuantizer
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.provenance import provenance

@@ -11,7 +11,7 @@ from tiny_llm_kit.trace.prompts import rendered
 from tiny_llm_kit.trace.workload import LONG, RUNNING, SHORT, RequestSpec
 
 if TYPE_CHECKING:
-    from tiny_llm_kit.model.tokenizer import Tokenizer
+    from tiny_llm_kit.model.tokenization import Tokenizer
 
 QUESTIONS = (
     "What is the capital of France?",

@@ -16,7 +16,7 @@ from typing import Any
 
 from tiny_llm_kit.course.doctor import authors_tools
 from tiny_llm_kit.engine.arguments import DTYPES, positive_number
-from tiny_llm_kit.model.hub import load_tokenizer
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import BACKENDS
 from tiny_llm_kit.terminal import command, write_file
 from tiny_llm_kit.trace.provenance import provenance

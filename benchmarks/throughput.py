@@ -23,8 +23,8 @@ from tiny_llm_kit.engine.load_job import config_of, draft_network_of, loading_of
 from tiny_llm_kit.engine.loading import random_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint
-from tiny_llm_kit.model.hub import load_tokenizer
 from tiny_llm_kit.model.quantization import QUANTIZATIONS
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.provenance import provenance
 from tiny_llm_kit.trace.samples import in_turns

@@ -12,7 +12,7 @@ from support.masks import FAR_STARTS, MANY, SHORT_TYPES, assert_shows, visible_k
 from support.qwen3_layer import causal64, layer64, recognise
 from tiny_llm_kit.course.grading.small_models import CASES, random_checkpoint, random_weights
 from tiny_llm_kit.model.config import ModelConfig
-from tiny_llm_kit.model.tokenizer import StreamDetokenizer
+from tiny_llm_kit.model.tokenization import StreamDetokenizer
 
 CASE_NAMES = list(CASES)
 B, HKV, D = 2, 3, 4

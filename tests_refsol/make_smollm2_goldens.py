@@ -15,8 +15,8 @@ import torch
 import transformers
 
 from benchmarks.real_text import QUESTIONS
-from tiny_llm_kit.model.hub import load_tokenizer
 from tiny_llm_kit.model.smollm2 import fetched_smollm2
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import ROOT
 
 sys.path.insert(0, str(ROOT / "tests"))

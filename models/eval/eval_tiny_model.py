@@ -14,8 +14,8 @@ from tiny_llm_kit.course.doctor import authors_tools
 from tiny_llm_kit.engine.arguments import model_argument, output_argument, whole_number
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.solution import SOLUTIONS
-from tiny_llm_kit.model.hub import load_tokenizer
 from tiny_llm_kit.model.quantization import QUANTIZATIONS
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_kit.terminal import command, fail
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiny_llm_kit.course.fakes.fake_packed_model import END
-from tiny_llm_kit.model.tokenizer import StreamDetokenizer
+from tiny_llm_kit.model.tokenization import StreamDetokenizer
 from tiny_llm_kit.solution_types import SamplingParams
 from tiny_llm_kit.trace.simulation.simulated_model import SimulatedClock
 from tiny_llm_kit.trace.text import counted

@@ -12,7 +12,7 @@ from support.close import assert_close
 from support.goldens import FOLDER, MIXTURES, golden, random_inputs
 from tiny_llm_kit.course.grading.small_models import CASES, random_checkpoint
 from tiny_llm_kit.engine.loading import load_checkpoint
-from tiny_llm_kit.model.hub import load_tokenizer
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS, ROOT
 
 SHIPPED = MODELS / "tiny-qwen3"

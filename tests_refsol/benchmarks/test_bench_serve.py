@@ -35,7 +35,7 @@ from benchmarks.serving.processes import Place, Server, our_server, running
 from tiny_llm_kit.commands import serve
 from tiny_llm_kit.engine.arguments import engine_options
 from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.model.hub import load_tokenizer
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.trace import provenance
 
 PIECE = 0.002  # seconds per piece of the stand-in server

@@ -19,7 +19,7 @@ from tiny_llm_kit.engine import loading
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.chat import Conversation, MessageTooLong
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.model.hub import load_tokenizer
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_kit.terminal import Meter, TerminalSession
 

@@ -25,7 +25,7 @@ from tiny_llm_kit.engine.backends.seeded_sampling import SeededSampler
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.model.hub import load_tokenizer
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.server import create_app
 from tiny_llm_ref.serving import SamplingParams, StopStrings, StructuredOutputsParams

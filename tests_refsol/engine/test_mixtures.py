@@ -24,8 +24,8 @@ from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.weights.rank_parts import RankPart, StagePart, check_ranks
 from tiny_llm_kit.model.config import read_config
 from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.model.hub import load_tokenizer
 from tiny_llm_kit.model.quantization import WeightQuantizer
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref import SamplingParams
 

@@ -12,8 +12,8 @@ from models.eval.evaluated_models import week_2_logits
 from models.eval.evaluation import exact_answers
 from models.eval.evaluation_cases import make_suites, read_material
 from tiny_llm_kit.engine.loading import load_checkpoint
-from tiny_llm_kit.model.hub import load_tokenizer
 from tiny_llm_kit.model.quantization import WeightQuantizer
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS
 
 MODEL = MODELS / "tiny-qwen3"

@@ -30,7 +30,7 @@ from tiny_llm_kit.engine.speculation.row_costs import (
     step_cost,
 )
 from tiny_llm_kit.engine.speculation.speculative_config import SpeculativeConfig
-from tiny_llm_kit.model.hub import load_tokenizer
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.server.openai_api.metrics import EngineMetrics
 from tiny_llm_ref.serving import (
     BlockAllocator,

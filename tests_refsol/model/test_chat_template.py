@@ -10,7 +10,7 @@ from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from tiny_llm_kit.model.chat_template import ChatTemplateError, chat_environment
 from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.model.hub import load_tokenizer
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 
 CONVERSATION = [
     {"role": "system", "content": "Be short & <kind>."},

@@ -20,7 +20,7 @@ from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import read_config
 from tiny_llm_kit.model.families import FAMILIES
 from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.model.hub import load_tokenizer
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.terminal import TerminalSession
 

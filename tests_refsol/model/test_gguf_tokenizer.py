@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.gguf_tokenizer import gguf_tokenizer
-from tiny_llm_kit.model.tokenizer import Tokenizer
+from tiny_llm_kit.model.tokenization import Tokenizer
 
 FILE = Path("model.gguf")
 GGML = "tokenizer.ggml."

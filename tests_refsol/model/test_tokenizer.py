@@ -11,8 +11,8 @@ from tokenizers import processors
 from transformers import AutoTokenizer
 
 from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.model.hub import load_tokenizer
-from tiny_llm_kit.model.tokenizer import Tokenizer
+from tiny_llm_kit.model.tokenization import Tokenizer
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 
 fuzz = settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TEXT = st.text(

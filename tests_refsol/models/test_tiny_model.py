@@ -12,7 +12,7 @@ import pytest
 from models.eval.evaluation import exact_answers, generates_exactly
 from models.eval.evaluation_cases import Suite, make_suites, read_material
 from models.eval.questions import read_corpus
-from tiny_llm_kit.model.hub import load_tokenizer
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS, ROOT
 
 # Training, and transformers as a judge, both need torch.

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from models.eval.questions import read_corpus, read_questions
-from tiny_llm_kit.model.hub import load_tokenizer
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS
 
 MODEL, TRAIN = MODELS / "tiny-qwen3", MODELS / "train"

@@ -9,7 +9,7 @@ import pytest
 from tiny_llm_kit.commands import serve
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.vllm_arguments import ARGUMENTS, SERVER_ARGUMENTS
-from tiny_llm_kit.model.hub import load_tokenizer
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.server import vllm_flags
 from tiny_llm_kit.server.arguments import server_options
 from tiny_llm_kit.server.listener import listen

@@ -16,8 +16,8 @@ from tiny_llm_kit.commands import demo as command
 from tiny_llm_kit.course.grading.virtual_time import run_virtually
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.solution import resolve_serving
-from tiny_llm_kit.model.hub import load_tokenizer
-from tiny_llm_kit.model.tokenizer import StreamDetokenizer
+from tiny_llm_kit.model.tokenization import StreamDetokenizer
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.trace.demo import knobs, prompts, report, session
 from tiny_llm_kit.trace.demo.device_watch import DeviceUse, DeviceWatch, resident_bytes, used_bytes_of

@@ -26,7 +26,7 @@ from ..model.files import CheckpointError
 from ..terminal import TerminalSession, command, fail
 
 if TYPE_CHECKING:
-    from ..model.tokenizer import Tokenizer
+    from ..model.tokenization import Tokenizer
 
 PROMPT = "What is chunked prefill?"
 

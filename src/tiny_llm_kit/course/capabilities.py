@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ..engine.llm import LLM
     from ..engine.model_runner import ModelRunner
-    from ..model.tokenizer import Tokenizer
+    from ..model.tokenization import Tokenizer
 
 # Capability -> the days or tasks that it is written in. The last of them switches it on.
 CAPABILITIES: dict[str, tuple[Day | Task, ...]] = {

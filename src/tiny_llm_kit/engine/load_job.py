@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..model.config import ModelConfig
-from ..model.hub import find_model, load_tokenizer
+from ..model.hub import find_model
+from ..model.tokenizer import load_tokenizer
 from ..solution_types import Group
 from .job import Job
 from .loading import Division, Loading, load_network, random_network

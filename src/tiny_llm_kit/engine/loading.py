@@ -15,14 +15,15 @@ from ..model.checkpoint import Checkpoint
 from ..model.config import ModelConfig
 from ..model.expert_names import model_name
 from ..model.files import CheckpointError
-from ..model.hub import find_model, load_tokenizer
+from ..model.hub import find_model
 from ..model.quantization import QUANTIZATIONS, WeightQuantizer, in_a_layer
 from ..model.quantized_head import HEAD, QuantizedHead
 from ..model.quantized_tensors import check_quantized_parts
 from ..model.safetensors_folder import TensorInfo
 from ..model.tied_head import LINE as HEAD_LINE
 from ..model.tied_head import with_saved_head
-from ..model.tokenizer import Tokenizer
+from ..model.tokenization import Tokenizer
+from ..model.tokenizer import load_tokenizer
 from ..solution_types import Group, ServingPackage
 from .model_runner import ModelRunner
 from .port import Port, load_backend

@@ -16,7 +16,7 @@ from .gguf_tensors import headers_of, interleaved_rows, numbers_of, weights_of
 from .gguf_tokenizer import gguf_tokenizer
 from .quantized_tensors import weight_of
 from .safetensors_folder import TensorInfo
-from .tokenizer import Tokenizer
+from .tokenization import Tokenizer
 
 
 class GgufModel:

@@ -17,7 +17,7 @@ from tokenizers import AddedToken, processors
 from .chat_template import ChatTemplate
 from .files import CheckpointError, Json, require
 from .gguf_bpe import GGML, flag, gguf_bpe, listed
-from .tokenizer import Tokenizer
+from .tokenization import Tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # of `token_type`; 5 is unused, 6 a byte
 LONGEST = (

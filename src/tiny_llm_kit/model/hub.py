@@ -11,7 +11,6 @@ from .files import CheckpointError, shown
 from .model_files import ModelFiles, ModelFolder
 from .safetensors_folder import weight_files
 from .smollm2 import GET, NAME, fetched_smollm2
-from .tokenizer import Tokenizer
 
 # Only the files that we read. A pickle runs code when it is loaded, so it is not even downloaded; subfolders hold other
 # formats of the same weights, often larger than the model. All but `additional_chat_templates` are left out, by their
@@ -40,15 +39,6 @@ def find_model(model: str | os.PathLike[str]) -> ModelFiles:
     from .gguf_model import GgufModel  # it imports the library of that format
 
     return GgufModel(path)
-
-
-def load_tokenizer(model: str | os.PathLike[str]) -> Tokenizer:
-    """The tokenizer of a model, see `find_model`.
-
-    Raises:
-        CheckpointError: there is no such model, or a file of its tokenizer is absent, damaged or contradicts another.
-    """
-    return find_model(model).tokenizer()
 
 
 def model_path(model: str | os.PathLike[str]) -> Path:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from ..solution_types import Array
 from .config import ModelConfig, read_config
 from .safetensors_folder import TensorInfo, read_headers, refused
-from .tokenizer import Tokenizer, folder_tokenizer
+from .tokenization import Tokenizer, folder_tokenizer
 
 # BF16 has no type in NumPy: its bits pass through as integers.
 NUMPY_TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "U32": np.uint32}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..model.tokenizer import Tokenizer
+    from ..model.tokenization import Tokenizer
 
 # The shipped model can answer them. Their answers differ in length, so slots become free at different times.
 QUESTIONS = (

@@ -7,8 +7,8 @@ import numpy as np
 
 from ...engine.loading import load_checkpoint
 from ...engine.port import Port
-from ...model.hub import load_tokenizer
-from ...model.tokenizer import Tokenizer
+from ...model.tokenization import Tokenizer
+from ...model.tokenizer import load_tokenizer
 from ...repo import MODELS
 from ...solution_types import Array
 

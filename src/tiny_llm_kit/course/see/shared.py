@@ -6,7 +6,7 @@ from typing import Any
 from ...engine.loading import load_checkpoint
 from ...engine.port import Port
 from ...model.checkpoint import Checkpoint
-from ...model.tokenizer import Tokenizer
+from ...model.tokenization import Tokenizer
 from ...solution_types import AnswerSequence, HybridScheduler, ServingPackage
 from ...trace.prompts import rendered
 from ...trace.serve import Serving, serve

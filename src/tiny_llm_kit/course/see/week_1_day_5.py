@@ -9,7 +9,7 @@ from ...engine.port import Port
 from ...engine.weights.random_weights import QWEN3_06B
 from ...model.checkpoint import Checkpoint
 from ...model.config import ModelConfig
-from ...model.hub import load_tokenizer
+from ...model.tokenizer import load_tokenizer
 from ...trace.prompts import rendered
 from .shared import MODEL, shipped
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ...engine.port import Port
-from ...model.hub import load_tokenizer
+from ...model.tokenizer import load_tokenizer
 from ...trace.prompts import rendered
 from .shared import MODEL, shipped
 

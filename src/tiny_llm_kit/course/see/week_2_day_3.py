@@ -11,8 +11,8 @@ from rich.console import Console
 
 from ...engine.loading import load_checkpoint
 from ...engine.port import Port
-from ...model.hub import load_tokenizer
 from ...model.quantization import GROUP_SIZES, WeightQuantizer
+from ...model.tokenizer import load_tokenizer
 from ...trace.prompts import rendered
 from ...trace.samples import medians
 from .shared import MODEL

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.port import Port
-from ...model.hub import load_tokenizer
+from ...model.tokenizer import load_tokenizer
 from ...solution_types import ServingPackage
 from ...trace.prompts import rendered
 from ...trace.serve import CountedModel

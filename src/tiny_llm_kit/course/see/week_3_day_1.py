@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ...engine.port import Port
-from ...model.hub import load_tokenizer
+from ...model.tokenizer import load_tokenizer
 from ...solution_types import BlockTable
 from ...trace.samples import medians
 from ...trace.tables import figures_table

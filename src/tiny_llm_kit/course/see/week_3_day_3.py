@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.port import Port
-from ...model.hub import load_tokenizer
+from ...model.tokenizer import load_tokenizer
 from ...solution_types import AnswerSequence, Event, ServingPackage
 from ...trace.serve import EndlessTokenizer
 from ...trace.tables import figures_table

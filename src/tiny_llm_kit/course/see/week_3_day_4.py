@@ -16,7 +16,7 @@ from ...engine.packed_runner import PaddingWaste
 from ...engine.port import Port
 from ...engine.profiling.engine_profiling import profiling_batch
 from ...engine.profiling.kv_budget import kv_bytes_per_token
-from ...model.hub import load_tokenizer
+from ...model.tokenizer import load_tokenizer
 from ...solution_types import AnswerSequence, Buckets, Event, PackedBatch, Sampled, ServingPackage
 from ...trace.serve import EndlessTokenizer
 from ...trace.simulation.simulated_model import SimulatedPackedModel

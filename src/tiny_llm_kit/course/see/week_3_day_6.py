@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ...engine.llm import LLM
 from ...engine.port import Port
-from ...model.hub import load_tokenizer
+from ...model.tokenizer import load_tokenizer
 from ...server.background_server import BackgroundServer
 from ...server.server import ServerOptions, create_app
 from ...solution_types import RequestStream, ServingPackage

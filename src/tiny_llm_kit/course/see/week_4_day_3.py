@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ...engine.port import Port
-from ...model.hub import load_tokenizer
-from ...model.tokenizer import Tokenizer
+from ...model.tokenization import Tokenizer
+from ...model.tokenizer import load_tokenizer
 from ...solution_types import AnswerSequence, HybridScheduler
 from ...trace.tables import figures_table
 from ...trace.text import harmless

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ...model.tokenizer import Tokenizer
+from ...model.tokenization import Tokenizer
 from ...solution_types import StructuredOutputsParams
 from .schema_formats import without_remarks
 

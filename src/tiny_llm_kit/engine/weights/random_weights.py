@@ -5,7 +5,7 @@ from typing import Any
 
 from ...model.config import ModelConfig, read_config
 from ...model.quantization import WeightQuantizer
-from ...model.tokenizer import StreamDetokenizer
+from ...model.tokenization import StreamDetokenizer
 from ...repo import MODELS
 from ..backend import Backend
 

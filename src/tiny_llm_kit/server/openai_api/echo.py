@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...model.tokenizer import Tokenizer
+from ...model.tokenization import Tokenizer
 
 
 @dataclass(frozen=True)

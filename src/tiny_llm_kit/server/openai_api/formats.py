@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from ...model.files import Json
-from ...model.tokenizer import Tokenizer
+from ...model.tokenization import Tokenizer
 from ...solution_types import Piece, Sampled
 from .answer_parts import AnswerDelta, AnswerReader
 from .echo import Echo

@@ -12,7 +12,7 @@ from ...engine.backends.grammar import CompiledGrammar
 from ...engine.llm import LLM
 from ...engine.llm_engine import LLMEngine
 from ...engine.solution import resolve_serving
-from ...model.tokenizer import LONG_TEXT
+from ...model.tokenization import LONG_TEXT
 from ...solution_types import RequestStream, SamplingParams
 from ...terminal import FatalError
 from .errors import ApiError, not_serving, overloaded

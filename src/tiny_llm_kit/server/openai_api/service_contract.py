@@ -4,7 +4,7 @@ from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from ...model.tokenizer import Tokenizer
+from ...model.tokenization import Tokenizer
 from ...solution_types import Piece, SamplingParams, ServingPackage
 from .server_options import ServerOptions
 

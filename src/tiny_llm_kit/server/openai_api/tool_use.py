@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ...engine.backends.schema_formats import without_remarks
 from ...model.files import Json
-from ...model.tokenizer import Tokenizer
+from ...model.tokenization import Tokenizer
 from .answer_parts import THINK, AnswerReader, ThoughtReader
 from .errors import ApiError
 from .finite_schema import finite, unnamed

@@ -9,7 +9,7 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
 from ...engine.llm import LLM
-from ...model.hub import load_tokenizer
+from ...model.tokenizer import load_tokenizer
 from ..openai_api.server_options import ServerOptions
 from ..server import app_around
 from .engine_replica import EngineReplica

@@ -8,7 +8,7 @@ from typing import TypeVar
 from weakref import WeakSet
 
 from ...engine.solution import resolve_serving
-from ...model.tokenizer import LONG_TEXT, Tokenizer
+from ...model.tokenization import LONG_TEXT, Tokenizer
 from ..openai_api.errors import ApiError, not_serving, unavailable
 from ..openai_api.server_options import ServerOptions
 from ..openai_api.service_contract import ServedModel, ServiceRequest

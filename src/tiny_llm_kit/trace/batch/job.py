@@ -17,7 +17,7 @@ from ..serve import Serving
 from ..text import counted, harmless, shortened
 
 if TYPE_CHECKING:
-    from ...model.tokenizer import Tokenizer
+    from ...model.tokenization import Tokenizer
 
 PROMISE = 128  # tokens of a prompt for which running requests may wait; more is shown as a stall
 

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import cycle, islice
 
-from ...model.tokenizer import Tokenizer
+from ...model.tokenization import Tokenizer
 from ..prompts import rendered
 from ..workload import LONG, SHORT, RequestSpec
 
