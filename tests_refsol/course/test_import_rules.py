@@ -377,7 +377,7 @@ def test_a_prompt_enters_few_files_and_is_encoded_once(port, monkeypatch, capsys
     entered = {"/".join(place) for place in places if place[0] != "model"}
     assert {"commands/main", "engine/loading"} <= entered
     assert len(entered) <= 11, "\n".join(sorted(entered))
-    assert encoded == ["tokenizer"]
+    assert encoded == ["tokenization"]
 
 
 def imported(file: Path) -> set[str]:
