@@ -71,7 +71,7 @@ def choose_demo(
     Args:
         wanted: by the option.
         ask: at a terminal.
-        piped: returns the first line of standard input; empty if there is none.
+        piped: returns the first line of standard input, or an empty string.
     """
     if wanted is not None:
         return wanted

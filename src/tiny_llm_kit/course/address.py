@@ -56,7 +56,7 @@ def parse_day(text: str) -> Day:
     """A day, as `1.3`; also the type of an argument.
 
     Raises:
-        ArgumentTypeError: it is none.
+        ArgumentTypeError: the text has another form.
     """
     return Day(*_numbers(text, 2, "a day is WEEK.DAY, for example 1.3"))
 

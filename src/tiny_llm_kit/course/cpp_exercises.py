@@ -1,8 +1,8 @@
 """Finds the exercises of the course in a C++ file: the lines from `// TASK w.d.t: …` to `// END TASK`.
 
 An exercise is the body of an `int` function, to its end. Its blank returns the number of the task: a file with blanks
-still compiles, and whoever calls the kernel raises the error. There is no parser of C++. One pattern finds comments and
-strings; a function begins at the start of a line and ends with `}` alone at the start of a line.
+still compiles, and the caller of the kernel raises the error. We don't parse C++: one pattern finds comments and
+strings, and a function begins at the start of a line and ends with `}` alone at the start of a line.
 """
 
 import re
