@@ -38,27 +38,10 @@ MUTANTS = [
     ),
     Mutant(
         "1.1.3",
-        "no scale",
-        "attention.py",
-        inside="scaled_dot_product_attention_simple",
-        both=("scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale", "scale = scale or 1.0"),
-    ),
-    Mutant(
-        "1.1.3",
         "scales by 1/D and not by 1/√D",
         "attention.py",
         inside="scaled_dot_product_attention_simple",
         both=("1 / math.sqrt(query.shape[-1])", "1 / query.shape[-1]"),
-    ),
-    Mutant(
-        "1.1.3",
-        "multiplies the given scale with 1/√D",
-        "attention.py",
-        inside="scaled_dot_product_attention_simple",
-        both=(
-            "scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale",
-            "scale = (1.0 if scale is None else scale) / math.sqrt(query.shape[-1])",
-        ),
     ),
     Mutant(
         "1.1.3",
@@ -69,13 +52,6 @@ MUTANTS = [
             "scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale",
             "scale = scale or 1 / math.sqrt(query.shape[-1])",
         ),
-    ),
-    Mutant(
-        "1.1.3",
-        "softmax over the queries",
-        "attention.py",
-        inside="scaled_dot_product_attention_simple",
-        both=("softmax(scores, axis=-1)", "softmax(scores, axis=-2)"),
     ),
     Mutant(
         "1.1.3",
@@ -97,19 +73,5 @@ MUTANTS = [
             "reshape(B, -1, self.num_heads, self.head_dim).transpose(1, 2)",
             "reshape(B, self.num_heads, -1, self.head_dim)",
         ),
-    ),
-    Mutant(
-        "1.1.4",
-        "uses the key also as the value",
-        "attention.py",
-        inside="SimpleMultiHeadAttention.__call__",
-        both=("split(value, self.wv)", "split(key, self.wv)"),
-    ),
-    Mutant(
-        "1.1.4",
-        "drops the mask",
-        "attention.py",
-        inside="SimpleMultiHeadAttention.__call__",
-        both=(", mask=mask\n        )", "\n        )"),
     ),
 ]

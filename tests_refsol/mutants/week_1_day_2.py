@@ -5,31 +5,6 @@ from authors.mutants import Mutant
 MUTANTS = [
     Mutant(
         "1.2.1",
-        "frequencies base^(-i/dims): the exponent has lost its 2",
-        "rope.py",
-        both=("** (-", "** (-0.5 * "),
-    ),
-    Mutant(
-        "1.2.1",
-        "uses the default base whatever base is",
-        "rope.py",
-        both=("frequencies = self.base **", "frequencies = 10000 **"),
-    ),
-    Mutant(
-        "1.2.1",
-        "positions count from 1",
-        "rope.py",
-        mlx=(
-            "angles = mx.arange(self.seq_len, dtype=mx.float32)",
-            "angles = mx.arange(1.0, self.seq_len + 1)",
-        ),
-        torch=(
-            "angles = torch.arange(self.seq_len, dtype=torch.float32)",
-            "angles = torch.arange(1.0, self.seq_len + 1)",
-        ),
-    ),
-    Mutant(
-        "1.2.1",
         "angles in bf16, where position 257 is 256",
         "rope.py",
         mlx=(
@@ -62,12 +37,6 @@ MUTANTS = [
             "self._span(slice(0, L) if offset is None else offset, L)",
             "self._span(slice(0, L) if offset else slice(0, L), L)",
         ),
-    ),
-    Mutant(
-        "1.2.2",
-        "all rows take the first slice of the list",
-        "rope.py",
-        both=("self._span(row, L)) for row in offset", "self._span(offset[0], L)) for row in offset"),
     ),
     Mutant(
         "1.2.2",
@@ -146,22 +115,6 @@ MUTANTS = [
     ),
     Mutant(
         "1.2.3",
-        "traditional pairs come back as halves",
-        "rope.py",
-        mlx=("b * cos + a * sin], axis=axis)", "b * cos + a * sin], axis=-2)"),
-        torch=("b * cos + a * sin], dim=axis)", "b * cos + a * sin], dim=-2)"),
-    ),
-    Mutant(
-        "1.2.3",
-        "uses the half that is already turned",
-        "rope.py",
-        both=(
-            "a * cos - b * sin, b * cos + a * sin",
-            "a * cos - b * sin, b * cos + (a * cos - b * sin) * sin",
-        ),
-    ),
-    Mutant(
-        "1.2.3",
         "rounds cos and sin to the type of x",
         "rope.py",
         mlx=(
@@ -169,30 +122,5 @@ MUTANTS = [
             "(mx.expand_dims(t, -2).astype(x.dtype) for t in (cos, sin))",
         ),
         torch=("cos.unsqueeze(-2), sin.unsqueeze(-2)", "(t.unsqueeze(-2).to(x.dtype) for t in (cos, sin))"),
-    ),
-    Mutant(
-        "1.2.3",
-        "turns the caller's array in place",
-        "rope.py",
-        mlx=(
-            "return turned.reshape(x.shape).astype(x.dtype)",
-            "x[:] = turned.reshape(x.shape)\n        return x",
-        ),
-        torch=("return turned.reshape(x.shape).to(x.dtype)", "return x.copy_(turned.reshape(x.shape))"),
-    ),
-    Mutant(
-        "1.2.3",
-        "all rows turn by the first row's angles",
-        "rope.py",
-        mlx=(
-            "cos, sin = mx.expand_dims(cos, -2), mx.expand_dims(sin, -2)",
-            "cos, sin = (t[0] if t.ndim == 3 else t for t in (cos, sin))\n"
-            "        cos, sin = mx.expand_dims(cos, -2), mx.expand_dims(sin, -2)",
-        ),
-        torch=(
-            "cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)",
-            "cos, sin = (t[0] if t.ndim == 3 else t for t in (cos, sin))\n"
-            "        cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)",
-        ),
     ),
 ]

@@ -5,17 +5,6 @@ from authors.mutants import Mutant
 MUTANTS = [
     Mutant(
         "1.3.1",
-        "diagonal in the upper left corner, as torch's is_causal has it",
-        "attention.py",
-        mlx=("mx.arange(S - L, S)[:, None]", "mx.arange(L)[:, None]"),
-        torch=("torch.arange(S - L, S, device=device)[:, None]", "torch.arange(L, device=device)[:, None]"),
-    ),
-    Mutant("1.3.1", "hides a query's own key", "attention.py", both=("keys <= queries", "keys < queries")),
-    Mutant(
-        "1.3.1", "shows one key too many", "attention.py", both=("keys <= queries", "keys <= queries + 1")
-    ),
-    Mutant(
-        "1.3.1",
         "always float32",
         "attention.py",
         mlx=("0.0, -mx.inf).astype(dtype)", "0.0, -mx.inf)"),
@@ -26,19 +15,6 @@ MUTANTS = [
         "accepts more queries than keys, and hides everything from some of them",
         "attention.py",
         both=("if not 0 < L <= S:", "if L < 1 or S < 1:"),
-    ),
-    Mutant(
-        "1.3.1",
-        "positions in the mask's type: bf16 has no 257, float16 no 2,049",
-        "attention.py",
-        mlx=(
-            "    keys = mx.arange(S)\n",
-            "    keys, queries = mx.arange(S).astype(dtype), queries.astype(dtype)\n",
-        ),
-        torch=(
-            "    keys = torch.arange(S, device=device)\n",
-            "    keys, queries = torch.arange(S, device=device).to(dtype), queries.to(dtype)\n",
-        ),
     ),
     Mutant(
         "1.3.1",
@@ -79,23 +55,6 @@ MUTANTS = [
     ),
     Mutant(
         "1.3.2",
-        "query head h reads K/V head h % Hkv: K and V tiled, not repeated",
-        "attention.py",
-        mlx=(
-            "scores = query.reshape(*batch, Hkv, -1, D) @ key.swapaxes(-2, -1)",
-            "order = mx.arange(H) % Hkv\n"
-            "    scores = query @ mx.take(key, order, axis=-3).swapaxes(-2, -1)\n"
-            "    value, Hkv = mx.take(value, order, axis=-3), H",
-        ),
-        torch=(
-            "scores = query.reshape(*batch, Hkv, -1, D) @ key.transpose(-2, -1)",
-            "order = torch.arange(H) % Hkv\n"
-            "    scores = query @ key.index_select(-3, order).transpose(-2, -1)\n"
-            "    value, Hkv = value.index_select(-3, order), H",
-        ),
-    ),
-    Mutant(
-        "1.3.2",
         "copies K to float32, to have float32 scores",
         "attention.py",
         mlx=(
@@ -106,12 +65,6 @@ MUTANTS = [
             "query.reshape(*batch, Hkv, -1, D) @ key.transpose(-2, -1)",
             "query.float().reshape(*batch, Hkv, -1, D) @ key.float().transpose(-2, -1)",
         ),
-    ),
-    Mutant(
-        "1.3.2",
-        "no scale",
-        "attention.py",
-        both=("1 / math.sqrt(D) if scale is None else scale", "1.0 if scale is None else scale"),
     ),
     Mutant(
         "1.3.2",
@@ -157,55 +110,10 @@ MUTANTS = [
     ),
     Mutant(
         "1.3.3",
-        "the two norms exchanged",
-        "qwen3_attention.py",
-        both=(
-            "query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))\n"
-            "        key = self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps))",
-            "query = self.rope(_head_norm(query, self.k_norm, self.rms_norm_eps))\n"
-            "        key = self.rope(_head_norm(key, self.q_norm, self.rms_norm_eps))",
-        ),
-    ),
-    Mutant(
-        "1.3.3",
-        "no norms",
-        "qwen3_attention.py",
-        both=(
-            "query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))\n"
-            "        key = self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps))",
-            "query, key = self.rope(query), self.rope(key)",
-        ),
-    ),
-    Mutant(
-        "1.3.3",
-        "no norm on the keys",
-        "qwen3_attention.py",
-        both=("self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps))", "self.rope(key)"),
-    ),
-    Mutant(
-        "1.3.3",
-        "one norm over all query heads of a token",
-        "qwen3_attention.py",
-        mlx=(
-            "        query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))",
-            "        tiled = mx.tile(self.q_norm, self.num_heads)\n"
-            "        query = _head_norm(query.flatten(-2), tiled, self.rms_norm_eps).reshape(query.shape)\n"
-            "        query = self.rope(query)",
-        ),
-        torch=(
-            "        query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))",
-            "        tiled = self.q_norm.tile(self.num_heads)\n"
-            "        query = _head_norm(query.flatten(-2), tiled, self.rms_norm_eps).reshape(query.shape)\n"
-            "        query = self.rope(query)",
-        ),
-    ),
-    Mutant(
-        "1.3.3",
         "eps of another model, 1e-6, whatever rms_norm_eps is",
         "qwen3_attention.py",
         both=("_head_norm(query, self.q_norm, self.rms_norm_eps)", "_head_norm(query, self.q_norm, 1e-6)"),
     ),
-    Mutant("1.3.3", "forgets the mask", "qwen3_attention.py", both=(", mask=mask\n", "\n")),
     Mutant(
         "1.3.3",
         "always causal, whatever the mask is",

@@ -36,7 +36,6 @@ MUTANTS = [
         mlx=("mx.array([tokens])", "mx.array([tokens[-1:]])"),
         torch=("torch.tensor([tokens])", "torch.tensor([tokens[-1:]])"),
     ),
-    Mutant("1.6.1", "reads the scores behind the first token", FILE, both=(")[:, -1]", ")[:, 0]")),
     Mutant(
         "1.6.1",
         "samples at every position and keeps the last choice",
@@ -55,28 +54,10 @@ MUTANTS = [
         ),
     ),
     Mutant(
-        "1.6.1",
-        "returns an array with one number and not a number",
-        FILE,
-        both=("return ids.item()", "return ids[0]"),
-    ),
-    Mutant(
         "1.6.2",
         "honours only one of the end tokens",
         FILE,
         both=("if token in tokenizer.eos_token_ids:", "if token == min(tokenizer.eos_token_ids):"),
-    ),
-    Mutant(
-        "1.6.2",
-        "counts the prompt in max_tokens",
-        FILE,
-        both=("range(max_tokens)", "range(max(1, max_tokens - len(tokens)))"),
-    ),
-    Mutant(
-        "1.6.2",
-        "returns the prompt together with the answer",
-        FILE,
-        both=('return "".join(pieces)', 'return prompt + "".join(pieces)'),
     ),
     Mutant(
         "1.6.2",
@@ -85,12 +66,6 @@ MUTANTS = [
         both=("if rest := stream.finish():", "if rest := None:"),
     ),
     Mutant("1.6.2", "delivers all pieces after the end", FILE, both=(LOOP, LATE)),
-    Mutant(
-        "1.6.2",
-        "never appends what it chose: the model sees the prompt alone",
-        FILE,
-        both=("        tokens.append(token)\n", ""),
-    ),
     Mutant(
         "1.6.2",
         "is greedy after the first token",

@@ -17,8 +17,6 @@ TORCH_PROMPT = """if is_prompt:
             return key, value, self.offset, mask
 """
 TORCH_OUT = "return self.keys[:, :, :S], self.values[:, :, :S], self.offset, mask"
-TURN_KEY = "key = self.rope.rotate(self.k_norm(key), *step.rows)"
-TURN_QUERY = "query = self.rope.rotate(self.q_norm(query), *step.rows)"
 ATTEND = "x = x + self.attention(self.input_layernorm(x), step, cache)"
 NORM = "h = self.post_attention_layernorm(x)"
 RUN = "return model(inputs[:, offset:], offset, cache, logits_to_keep=1)"
@@ -64,27 +62,6 @@ MUTANTS = [
             "self.keys[:, :, self.offset + L :]], dim=2)\n"
             "        self.values = torch.cat([self.values[:, :, : self.offset], value, "
             "self.values[:, :, self.offset + L :]], dim=2)\n",
-        ),
-    ),
-    _cache(
-        "forgets to count the new tokens",
-        mlx=(
-            MLX_OUT,
-            f"held, self.offset = self.offset, start\n        {MLX_OUT.replace('self.offset', 'held')}",
-        ),
-        torch=("self.offset += L", "pass"),
-    ),
-    _cache(
-        "counts first and writes behind the place: one hole, the last token lost",
-        mlx=(
-            MLX_WRITE,
-            "self.keys[:, :, start + 1 : self.offset] = key[:, :, :-1]\n"
-            "        self.values[:, :, start + 1 : self.offset] = value[:, :, :-1]\n",
-        ),
-        torch=(
-            TORCH_WRITE,
-            "self.keys.index_copy_(2, positions + 1, key)\n"
-            "        self.values.index_copy_(2, positions + 1, value)\n",
         ),
     ),
     Mutant(
@@ -142,9 +119,6 @@ MUTANTS = [
             "            )",
         ),
     ),
-    _rewind("forgets everything", "self.offset -= n", "self.offset = 0"),
-    _rewind("one too many", "self.offset -= n", "self.offset -= n + (n > 0)"),
-    _rewind("goes to n instead of back by n", "self.offset -= n", "self.offset = n"),
     _rewind(
         "accepts a negative number, which adds tokens that were never given",
         "if not 0 <= n <= self.offset:",
@@ -159,15 +133,6 @@ MUTANTS = [
         "        self.offset = max(0, self.offset - n)",
     ),
     _rewind("refuses to rewind all", "if not 0 <= n <= self.offset:", "if not 0 <= n < self.offset:"),
-    _attention(
-        "RoPE of the keys starts at 0 with every piece", TURN_KEY, "key = self.rope(self.k_norm(key))"
-    ),
-    _attention(
-        "the query stands one position too far",
-        TURN_QUERY,
-        "query = self.rope.rotate(self.q_norm(query), *self.rope.rows(step.positions + 1))",
-    ),
-    _attention("no mask", ", mask=mask)", ")"),
     _attention("the step's mask and not the cache's", ", mask=mask)", ", mask=step.mask)"),
     _attention(
         "leaves the mask to the cache, whatever the step says",
@@ -175,18 +140,6 @@ MUTANTS = [
         "L, None, positions",
     ),
     _attention("the cache does not get the step's positions", ", positions=step.positions", ""),
-    _attention(
-        "joins the heads without bringing them back behind the tokens",
-        "self.wo(heads",
-        "self.wo(heads.reshape(heads.shape[0], L, -1, self.head_dim).swapaxes(1, 2)",
-    ),
-    _layer(
-        "adds attention's answer to the normed copy",
-        ATTEND,
-        "x = self.input_layernorm(x)\n        x = x + self.attention(x, step, cache)",
-    ),
-    _layer("no norm before attention", ATTEND, "x = x + self.attention(x, step, cache)"),
-    _layer("the first norm twice", NORM, "h = self.input_layernorm(x)"),
     _layer(
         "the MLP reads the stream before attention", f"{ATTEND}\n        {NORM}", f"{NORM}\n        {ATTEND}"
     ),
@@ -194,11 +147,6 @@ MUTANTS = [
         "adds in place, to the caller's array",
         ATTEND,
         "x += self.attention(self.input_layernorm(x), step, cache)",
-    ),
-    _model(
-        "every piece starts at position 0",
-        "self.begin(inputs, offset, cache, mask)",
-        'self.begin(inputs, 0, cache, "causal")',
     ),
     _model(
         "every layer reads the embeddings",
@@ -209,11 +157,6 @@ MUTANTS = [
         "scores all tokens and drops them afterwards",
         "self.head(self.norm(kept(x, logits_to_keep)))",
         "kept(self.head(self.norm(x)), logits_to_keep)",
-    ),
-    _model(
-        "keeps the first tokens and not the last",
-        "kept(x, logits_to_keep)",
-        "x[:, :logits_to_keep] if isinstance(logits_to_keep, int) else kept(x, logits_to_keep)",
     ),
     _model("always causal", "cache, mask)\n", 'cache, "causal")\n'),
     _model(
@@ -234,7 +177,6 @@ MUTANTS = [
         both=("if not 0 <= logits_to_keep <= x.shape[1]:", "if logits_to_keep > x.shape[1]:"),
         inside="kept",
     ),
-    _generate("makes room for the model's whole context", "max_seq_len=len(tokens) + max_tokens", ""),
     _generate("makes twice the room", "len(tokens) + max_tokens", "2 * (len(tokens) + max_tokens)"),
     _generate("scores every token of the prompt", RUN, "return model(inputs[:, offset:], offset, cache)"),
     _generate(
@@ -246,11 +188,6 @@ MUTANTS = [
         "sends only the newest token, also of the prompt",
         RUN,
         "return model(inputs[:, -1:], offset, cache, logits_to_keep=1)",
-    ),
-    _generate(
-        "says that every token stands at 0",
-        RUN,
-        "return model(inputs[:, offset:], 0, cache, logits_to_keep=1)",
     ),
     _generate(
         "releases nothing", "            layer_cache.release()", "            layer_cache.materialize()"

@@ -5,7 +5,6 @@ from authors.mutants import Mutant
 FILE = "quantized_weights.py"
 KERNEL = "return mx.quantized_matmul(a, b, scales, biases, transpose=transpose_b, group_size=group_size, bits=bits)"
 TABLE = "table = torch.stack([scales, biases + 8 * scales], dim=-1)"
-HELD = "w = QuantizedWeights(b, scales, biases, group_size, bits)"
 COUNT = "parts = (self.weight, self.scales, self.biases, self.prepared)"
 DEVICE = "quantized_matmul_device(*w.operands(x), transpose_b=True)"
 BIAS = "return out if bias is None else out + bias"
@@ -42,11 +41,6 @@ MUTANTS = [
         torch=(TABLE, "table = torch.stack([biases + 8 * scales, scales], dim=-1)"),
     ),
     _device(
-        "subtracts the bias",
-        mlx=(KERNEL, KERNEL.replace("biases,", "-biases,")),
-        torch=(TABLE, "table = torch.stack([scales, 8 * scales - biases], dim=-1)"),
-    ),
-    _device(
         "scales of float32 with an `a` of bf16: the product is float32",
         mlx=("return scales.astype(dtype), biases.astype(dtype)", "return scales, biases"),
     ),
@@ -66,31 +60,10 @@ MUTANTS = [
             "    kernel = prepare_weights(w).prepared if transpose_b else None",
         ),
     ),
-    _device(
-        "every second group's scale for two groups of 32: groups of 64, whatever was asked for",
-        mlx=(
-            KERNEL,
-            "first = mx.arange(scales.shape[1]) // 2 * 2 if group_size == 32 else slice(None)\n"
-            "    scales, biases = scales[:, first], biases[:, first]\n    " + KERNEL,
-        ),
-        torch=(
-            HELD,
-            "first = torch.arange(scales.shape[1]) // 2 * 2 if group_size == 32 else slice(None)\n"
-            "    scales, biases = scales[:, first], biases[:, first]\n    " + HELD,
-        ),
-    ),
-    _nbytes("forgets scales and biases", COUNT, "parts = (self.weight, self.prepared)"),
-    _nbytes("forgets the prepared form", COUNT, "parts = (self.weight, self.scales, self.biases)"),
     _nbytes(
         "counts the prepared form in place of the words, though both are there",
         COUNT,
         "parts = (self.prepared,) if self.prepared else (self.weight, self.scales, self.biases)",
-    ),
-    _nbytes(
-        "counts 32-bit scales, whatever their type",
-        "return sum(part.nbytes for part in parts if part is not None)",
-        "extra = 0 if self.scales is None else self.scales.nbytes // self.scales.itemsize * 4 - self.scales.nbytes\n"
-        "        return sum(part.nbytes for part in parts if part is not None) + 2 * extra",
     ),
     _linear("forgets the bias", BIAS, "return out"),
     _linear(

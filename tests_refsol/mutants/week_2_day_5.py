@@ -17,21 +17,6 @@ MUTANTS = [
     ),
     Mutant(
         "2.5.1",
-        "the scale twice: on the query, and in the kernel",
-        FILE,
-        inside="fused_attention",
-        mlx=("attention(query, key", "attention(query * scale, key"),
-        torch=("attention(query, key", "attention(query * scale, key"),
-    ),
-    Mutant(
-        "2.5.1",
-        "leaves the scale to the kernel: always 1/√D",
-        FILE,
-        inside="fused_attention",
-        both=("1 / math.sqrt(query.shape[-1]) if scale is None else scale", "1 / math.sqrt(query.shape[-1])"),
-    ),
-    Mutant(
-        "2.5.1",
         "hides with -1e9 for the kernel's sake: a query that sees nothing gets the mean of what is hidden",
         FILE,
         inside="fused_attention",
@@ -40,14 +25,6 @@ MUTANTS = [
             'mask = None if mask is None else mx.maximum(mask, -1e9)\n    bias = "causal" if',
         ),
         torch=("bias = None if", "mask = None if mask is None else mask.clamp(min=-1e9)\n    bias = None if"),
-    ),
-    Mutant(
-        "2.5.1",
-        "zeroes every query that has ANY key hidden",
-        FILE,
-        inside="fused_attention",
-        mlx=("mx.any(mask", "mx.all(mask"),
-        torch=("torch.any(mask", "torch.all(mask"),
     ),
     Mutant(
         "2.5.1",
@@ -106,21 +83,6 @@ MUTANTS = [
         inside="flash_attention_device",
         mlx=("scale, is_causal=True)", "scale, is_causal=L == S)"),
         torch=("None if L == 1 else causal_mask(L, S, query.dtype, device=query.device)", "None"),
-    ),
-    Mutant(
-        "2.5.2",
-        "the triangle ends one key early: strictly before",
-        FILE,
-        inside="flash_attention_device",
-        mlx=(
-            "    return fused_attention(query, key, value, scale, is_causal=True)",
-            "    mask = mx.where(mx.arange(S) < mx.arange(S - L, S)[:, None], 0.0, -mx.inf)\n"
-            "    return fused_attention(query, key, value, scale, mask)",
-        ),
-        torch=(
-            "causal_mask(L, S, query.dtype, device=query.device)",
-            "torch.full((L, S), -torch.inf, device=query.device).triu(S - L)",
-        ),
     ),
     Mutant(
         "2.5.2",

@@ -16,7 +16,6 @@ LOOP = """            if waiting and batch.free_slot is not None:
                 batch.decode()
             batch.remove_ended()
 """
-TOKENS = "tokens = [request.next_token if request else None for request in self.slots]"
 REMOVE = "self.offsets[slot], self.active[slot] = 0, False"
 STEP = """            token = self.model.prefill(
                 self.prompt_tokens, 0, self.kv_cache, sampling=self.sampling, sample=True
@@ -47,30 +46,8 @@ LAST_EXCHANGED = """        if len(self.tokens) >= self.max_new_tokens:
 ABORT = """        if not self._is_computing:
             self.finish("abort")
 """
-BEGIN = """        if not request.is_done:
-            self.emit("prefill", request)
-        if not request.is_done:
-            self.compute_prompt(request, request.prefill)"""
-BEGIN_ALWAYS = """        if request.prompt_tokens:
-            self.emit("prefill", request)
-            self.compute_prompt(request, request.prefill)"""
 
 MUTANTS = [
-    Mutant(
-        "2.6.1",
-        "writes every row at the position of the longest one",
-        CACHE,
-        mlx=(
-            "self.keys[rows, :, positions]",
-            "self.keys[rows, :, positions * 0 + max(self.offsets) + mx.arange(L)]",
-        ),
-        torch=(
-            "places = self._places(torch.arange(B, device=key.device), positions)",
-            "positions = positions * 0 + max(self.offsets) + torch.arange(L)\n"
-            "        places = self._places(torch.arange(B, device=key.device), positions)",
-        ),
-    ),
-    Mutant("2.6.1", "counts idle slots too", CACHE, both=(COUNT, "[n + L for n in self.offsets]")),
     Mutant(
         "2.6.1",
         "one token a step, however many came",
@@ -84,21 +61,6 @@ MUTANTS = [
         both=(
             "return self.keys[:B, :, :S], self.values[:B, :, :S], max(self.offsets), mask",
             "return self.keys[:B], self.values[:B], max(self.offsets), mask",
-        ),
-    ),
-    Mutant(
-        "2.6.1",
-        "one mask for all rows, that of the longest",
-        CACHE,
-        mlx=(
-            "        self.keys[rows, :, positions] =",
-            "        mask = mx.broadcast_to(mask.max(axis=0, keepdims=True), mask.shape)\n"
-            "        self.keys[rows, :, positions] =",
-        ),
-        torch=(
-            "        places = self._places(torch.arange(B",
-            "        mask = mask.amax(0, keepdim=True).expand(mask.shape)\n"
-            "        places = self._places(torch.arange(B",
         ),
     ),
     Mutant(
@@ -126,31 +88,9 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.2",
-        "counts one token less than the prompt has",
-        CACHE,
-        mlx=(
-            "self.offsets[slot], self.active[slot] = n, True",
-            "self.offsets[slot], self.active[slot] = n - 1, True",
-        ),
-        torch=(
-            "self.offsets[slot], self.active[slot] = prefilled.offset, True",
-            "self.offsets[slot], self.active[slot] = prefilled.offset - 1, True",
-        ),
-    ),
-    Mutant(
-        "2.6.2",
         "makes new arrays for every request",
         CACHE,
         both=("        if self.keys is None or self.values is None:", "        if True:"),
-    ),
-    Mutant(
-        "2.6.2",
-        "slots as long as the first request's own cache, whatever was asked for",
-        CACHE,
-        both=(
-            "self.max_seq_len = self.max_seq_len or prefilled.max_seq_len",
-            "self.max_seq_len = prefilled.max_seq_len or self.max_seq_len",
-        ),
     ),
     Mutant(
         "2.6.2",
@@ -173,16 +113,6 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.2",
-        "passes an empty request over without a word",
-        CACHE,
-        both=(
-            "        self._check_free(slot, prefilled)\n",
-            "        if prefilled.offset == 0:\n            return\n        self._check_free(slot, prefilled)\n",
-        ),
-        inside="BatchingKvCache.add_request",
-    ),
-    Mutant(
-        "2.6.2",
         "keeps float32, whatever the keys are",
         CACHE,
         mlx=("(mx.zeros(shape, prefilled.keys.dtype) for", "(mx.zeros(shape) for"),
@@ -193,32 +123,6 @@ MUTANTS = [
         ),
     ),
     Mutant("2.6.3", "forgets to set the length back", CACHE, both=(REMOVE, "self.active[slot] = False")),
-    Mutant(
-        "2.6.3",
-        "sets the length back, and lets the slot count as active",
-        CACHE,
-        both=(REMOVE, "self.offsets[slot] = 0"),
-    ),
-    Mutant(
-        "2.6.3",
-        "clears every slot behind it too",
-        CACHE,
-        both=(
-            REMOVE,
-            "self.offsets[slot:] = [0] * len(self.offsets[slot:])\n"
-            "        self.active[slot:] = [False] * len(self.active[slot:])",
-        ),
-    ),
-    Mutant(
-        "2.6.4",
-        "samples nothing at the prompt: the first token is the prompt's last",
-        REQUEST,
-        serving=(
-            STEP,
-            "            self.model.prefill(self.prompt_tokens, 0, self.kv_cache, sample=False)\n"
-            "        token = self.prompt_tokens[-1]\n",
-        ),
-    ),
     Mutant(
         "2.6.4",
         "computes the prompt token by token",
@@ -323,37 +227,12 @@ MUTANTS = [
         serving=(ABORT, '        self.finish("abort")\n'),
     ),
     Mutant(
-        "2.6.6",
-        "forgets an abort that comes while the model computes the request",
-        REQUEST,
-        serving=("        self._is_aborted = True\n", ""),
-    ),
-    Mutant(
-        "2.6.6",
-        "sets the reason at once while the model computes the request, and lets the call end the rest",
-        REQUEST,
-        serving=(
-            ABORT,
-            ABORT + '        else:\n            self.finish_reason = self.finish_reason or "abort"\n',
-        ),
-    ),
-    Mutant("2.6.6", "only marks the request, whether a call runs or not", REQUEST, serving=(ABORT, "")),
-    Mutant(
         "2.6.7",
         "adds every request into slot 0, taken or not",
         BATCH,
         serving=(
             "        slot = self.slots.index(None)\n        for own",
             "        slot = 0\n        for own",
-        ),
-    ),
-    Mutant(
-        "2.6.7",
-        "adds the caches of the first layer only",
-        BATCH,
-        serving=(
-            "in zip(request.kv_cache, self.kv_cache, strict=True):",
-            "in zip(request.kv_cache[:1], self.kv_cache[:1], strict=True):",
         ),
     ),
     Mutant(
@@ -372,9 +251,6 @@ MUTANTS = [
             '            self.emit("finish", request)\n'
             "            return\n",
         ),
-    ),
-    Mutant(
-        "2.6.7", "prefills a request that was aborted or refused before", BATCH, serving=(BEGIN, BEGIN_ALWAYS)
     ),
     Mutant(
         "2.6.7",
@@ -403,31 +279,10 @@ MUTANTS = [
         ),
     ),
     Mutant(
-        "2.6.8",
-        "leaves idle slots out, so that entry i is no longer slot i",
-        BATCH,
-        serving=(TOKENS, "tokens = [request.next_token for request in requests]"),
-    ),
-    Mutant(
-        "2.6.8",
-        "the position of the longest request for all",
-        BATCH,
-        serving=(
-            "offsets = [request.offset if request else 0 for request in self.slots]",
-            "offsets = [max(r.offset for r in self.slots if r) if request else 0 for request in self.slots]",
-        ),
-    ),
-    Mutant(
         "2.6.9",
         "slots as long as the model's context, whatever was asked",
         GENERATE,
         serving=("Batch(model, batch_size, max_seq_len,", "Batch(model, batch_size, model.max_model_len,"),
-    ),
-    Mutant(
-        "2.6.9",
-        "a slot for every prompt, whatever was asked",
-        GENERATE,
-        serving=("Batch(model, batch_size, max_seq_len,", "Batch(model, len(prompts) or 1, max_seq_len,"),
     ),
     Mutant(
         "2.6.9",
@@ -453,28 +308,6 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.9",
-        "the last prompt first",
-        GENERATE,
-        serving=("batch.prefill_and_place(waiting.popleft())", "batch.prefill_and_place(waiting.pop())"),
-    ),
-    Mutant(
-        "2.6.9",
-        "a finished request keeps its slot for one more step",
-        GENERATE,
-        serving=(
-            LOOP,
-            LOOP.replace(
-                "            batch.remove_ended()\n            if",
-                "            ended = [slot for slot in batch.running if batch.slots[slot].is_done]\n            if",
-            ).replace(
-                "                batch.decode()\n            batch.remove_ended()\n",
-                "                batch.decode()\n"
-                "            batch.remove_ended() if ended or not waiting else None\n",
-            ),
-        ),
-    ),
-    Mutant(
-        "2.6.9",
         "one bad prompt ends the whole call",
         GENERATE,
         serving=(
@@ -482,15 +315,6 @@ MUTANTS = [
             "    if any(request.is_done for request in requests):\n"
             '        return [Completion(i, "", "error") for i, _ in enumerate(requests)]\n'
             "    waiting = deque(requests)\n",
-        ),
-    ),
-    Mutant(
-        "2.6.9",
-        "never releases the caches of the batch",
-        GENERATE,
-        serving=(
-            "        batch.close()\n        for request in requests:\n            request.abort()\n",
-            "        for request in requests:\n            request.abort()\n",
         ),
     ),
 ]

@@ -2,7 +2,6 @@
 
 from authors.mutants import Mutant
 
-MASK_KEYS = "S = int(chunk_start) + chunk_size if total_length is None else total_length"
 MLX_QUERIES = "queries = chunk_start + mx.arange(chunk_size)[:, None]"
 TORCH_QUERIES = "queries = chunk_start + torch.arange(chunk_size, device=device)[:, None]"
 MLX_MASK = "mx.where(mx.arange(S) <= queries, 0.0, -mx.inf).astype(dtype)"
@@ -28,22 +27,8 @@ def _chunk_mask(idea: str, value: str) -> Mutant:
     return Mutant("2.7.6", idea, "chunked_attention_mask.py", mlx=(MLX_MASK, mlx), torch=(TORCH_MASK, torch))
 
 
-def _array_chunk(idea: str, old: str, new: str) -> Mutant:
-    return Mutant(
-        "2.7.2", idea, "chunked_prefill/request.py", serving=(old, new), inside="Request.try_prefill"
-    )
-
-
 MUTANTS = [
-    _chunk_queries(
-        "the chunk's first token sees the past alone, and not itself",
-        "chunk_start + {arange} - 1 * ({arange} == 0)",
-    ),
     _chunk_mask("always float32", "{lib}.where({keys} <= queries, 0.0, -{lib}.inf).{cast}({lib}.float32)"),
-    _chunk_mask(
-        "keys in the rows and queries in the columns",
-        "{lib}.where({keys} <= queries, 0.0, -{lib}.inf).{cast}(dtype).T",
-    ),
     _chunk_mask(
         "the queries' positions in float16, exact up to 2,048",
         "{lib}.where({keys} <= queries.{cast}({lib}.float16), 0.0, -{lib}.inf).{cast}(dtype)",
@@ -58,16 +43,5 @@ MUTANTS = [
         "the device of the start, also where the caller names another",
         "chunked_attention_mask.py",
         torch=(TORCH_QUERIES, 'device = getattr(chunk_start, "device", None)\n    ' + TORCH_QUERIES),
-    ),
-    Mutant(
-        "2.7.6",
-        "ignores total_length",
-        "chunked_attention_mask.py",
-        both=(MASK_KEYS, "S = int(chunk_start) + chunk_size"),
-    ),
-    _array_chunk(
-        "the whole prompt up to here, again in every chunk",
-        "self.prompt_tokens[chunk.start : chunk.stop],\n                chunk.start,",
-        "self.prompt_tokens[: chunk.stop],\n                0,",
     ),
 ]

@@ -9,7 +9,6 @@ METRICS, SWEEP, PRIORITY = (
     "chunked_prefill/priority_scheduler.py",
 )
 CLIP = "largest_size(sizes, min(available_memory, max(wanted, sizes[0])))"
-BATCH_TURN = "if len(self.batch) and (self._passed >= self.patience or not len(self.interactive)):"
 BASE = "largest_size(self.sizes, base_chunk_size) or self.sizes[0]"
 
 MUTANTS = [
@@ -78,12 +77,6 @@ MUTANTS = [
     ),
     Mutant(
         "2.7.5",
-        "without history the largest size, while requests wait",
-        CHUNKER,
-        serving=(BASE, "self.sizes[-1]"),
-    ),
-    Mutant(
-        "2.7.5",
         "without history the next larger size, when the base is between two",
         CHUNKER,
         serving=(BASE, "next((size for size in self.sizes if size >= base_chunk_size), self.sizes[-1])"),
@@ -116,15 +109,6 @@ MUTANTS = [
         serving=(
             "if len(seen_above) < 2 or median_low(seen_above) <= UP * self.decode_latency_target:",
             "if True:",
-        ),
-    ),
-    Mutant(
-        "2.7.5",
-        "never tries what it has not seen: it stays at the size that it began with",
-        CHUNKER,
-        serving=(
-            "len(seen_above) < 2 or median_low(seen_above) <=",
-            "seen_above and median_low(seen_above) <=",
         ),
     ),
     Mutant(
@@ -196,52 +180,16 @@ MUTANTS = [
     ),
     Mutant(
         "2.7.8",
-        "one size after the other, all its rounds at once",
-        SWEEP,
-        serving=(
-            "        for step in [*steps[first:], *steps[:first]]:\n            seen[step].append(_summary(run(step)))",
-            "        seen_now = [seen[step] for step in steps for _ in range(rounds) if first == 0]\n"
-            "        order = [step for step in steps for _ in range(rounds) if first == 0]\n"
-            "        for step, rows in zip(order, seen_now, strict=True):\n"
-            "            rows.append(_summary(run(step)))",
-        ),
-    ),
-    Mutant(
-        "2.7.8",
         "the mean of the rounds: one accident decides",
         SWEEP,
         serving=("median(numbers) if numbers", "sum(numbers) / len(numbers) if numbers"),
     ),
-    Mutant(
-        "2.7.8",
-        "compares with the first size instead of whole prompts",
-        SWEEP,
-        serving=("whole = rows.get(None, {})", "whole = rows[steps[0]]"),
-    ),
     Mutant("2.7.8", "what is won is what is left", SWEEP, serving=("else 1 - gap", "else gap")),
-    Mutant(
-        "2.7.8",
-        "rows from the smallest step to the largest",
-        SWEEP,
-        serving=(
-            "    return list(rows.values())",
-            "    return sorted(rows.values(), key=lambda row: (row['step'] is None, row['step'] or 0))",
-        ),
-    ),
     Mutant(
         "2.7.8",
         "rows in the order of the last round",
         SWEEP,
         serving=("for step in steps}\n    whole", "for step in [*steps[first:], *steps[:first]]}\n    whole"),
-    ),
-    Mutant(
-        "2.7.8",
-        "whole prompts first, as what the others are compared with",
-        SWEEP,
-        serving=(
-            "    return list(rows.values())",
-            "    return sorted(rows.values(), key=lambda row: row['step'] is not None)",
-        ),
     ),
     Mutant(
         "2.7.9",
@@ -251,12 +199,6 @@ MUTANTS = [
             "            shorter = self.batch.shorter_than(tokens)\n",
             "            shorter = self.batch.shorter_than(tokens)\n            self._passed *= shorter is None\n",
         ),
-    ),
-    Mutant(
-        "2.7.9",
-        "starvation: interactive requests always first",
-        PRIORITY,
-        serving=(BATCH_TURN, "if len(self.batch) and not len(self.interactive):"),
     ),
     Mutant(
         "2.7.9",

@@ -42,12 +42,6 @@ FINALLY = """    finally:
 MUTANTS = [
     Mutant(
         "2.7.1",
-        "every chunk is a whole step: the last one goes past the end",
-        CHUNK,
-        serving=(CUT, "return Chunk(offset, max_step, prompt_len)"),
-    ),
-    Mutant(
-        "2.7.1",
         "the rest is added to the last whole chunk",
         CHUNK,
         serving=(
@@ -85,12 +79,6 @@ MUTANTS = [
             '    if max_step < 1:\n        raise ValueError(f"max_step is {max_step}: a chunk has at least 1 token")\n',
             "    max_step = max(max_step, 1)\n",
         ),
-    ),
-    Mutant(
-        "2.7.2",
-        "samples every chunk, and keeps the last one's token",
-        REQUEST,
-        serving=("sample=chunk.is_last", "sample=True"),
     ),
     Mutant(
         "2.7.2",

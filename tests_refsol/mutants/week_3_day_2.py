@@ -7,27 +7,6 @@ FILE, BLOCKS = "paged_attention.py", "blocks/flat_blocks.py"
 MUTANTS = [
     Mutant(
         "3.2.1",
-        "usage of the last page by %: a full page has none",
-        BLOCKS,
-        serving=(
-            "usage = min(stop - first, page_size)",
-            "usage = page_size if stop - first > page_size else stop % page_size",
-        ),
-    ),
-    Mutant(
-        "3.2.1",
-        "a page more at every border, with no slot in use",
-        BLOCKS,
-        serving=("-(-stop // page_size)", "min(len(table), stop // page_size + 1)"),
-    ),
-    Mutant(
-        "3.2.1",
-        "rounds down: the last page is missing unless it is full",
-        BLOCKS,
-        serving=("-(-stop // page_size)", "stop // page_size"),
-    ),
-    Mutant(
-        "3.2.1",
         "padding has one slot in use, as a list for one fixed kernel has it",
         BLOCKS,
         serving=("[(pad_block, len(tables), 0, 0, 0)]", "[(pad_block, len(tables), 1, 0, 0)]"),
@@ -80,17 +59,6 @@ MUTANTS = [
     ),
     Mutant(
         "3.2.2",
-        "trusts the pool: nothing is hidden, the weights are 0 anyway",
-        FILE,
-        inside="gather_pages",
-        mlx=("mx.where(hidden, mx.array(0, pages.dtype), pages[block_list])", "pages[block_list]"),
-        torch=(
-            "pages.index_select(0, block_list).masked_fill_(hidden, 0)",
-            "pages.index_select(0, block_list)",
-        ),
-    ),
-    Mutant(
-        "3.2.2",
         "hides in the pool, then gathers",
         FILE,
         inside="gather_pages",
@@ -134,25 +102,6 @@ MUTANTS = [
     ),
     Mutant(
         "3.2.3",
-        "the largest m of the batch for everybody",
-        FILE,
-        inside="merge_blocks",
-        mlx=(
-            "    one_hot =",
-            "    largest = mx.broadcast_to(mx.max(m, axis=0), largest.shape)\n    one_hot =",
-        ),
-        torch=("    one_hot =", "    largest = m.amax(dim=0).expand_as(largest)\n    one_hot ="),
-    ),
-    Mutant(
-        "3.2.3",
-        "adds the pages up without bringing them to one m",
-        FILE,
-        inside="merge_blocks",
-        mlx=("shrink = mx.exp(m - shift)", "shrink = mx.exp(0 * shift)"),
-        torch=("shrink = torch.exp(m - shift)", "shrink = torch.exp(0 * shift)"),
-    ),
-    Mutant(
-        "3.2.3",
         "shrinks l and forgets o",
         FILE,
         inside="merge_blocks",
@@ -167,60 +116,11 @@ MUTANTS = [
         torch=("torch.where(largest == -torch.inf, 0, largest)", "largest"),
     ),
     Mutant(
-        "3.2.3",
-        "divides by l at once, page by page",
-        FILE,
-        inside="merge_blocks",
-        mlx=(
-            "    o, m, l = blocks\n",
-            "    o, m, l = blocks\n    o = o / mx.where(l == 0, 1, l)[..., None]\n",
-        ),
-        torch=(
-            "    o, m, l = blocks\n",
-            "    o, m, l = blocks\n    o = o / torch.where(l == 0, 1, l)[..., None]\n",
-        ),
-    ),
-    Mutant(
-        "3.2.4",
-        "the scale on the query and again on the scores",
-        FILE,
-        inside="paged_decode_statistics",
-        mlx=(
-            "    B, H, D = query.shape\n",
-            "    B, H, D = query.shape\n    query = query * (D**-0.5 if scale is None else scale)\n",
-        ),
-        torch=(
-            "    B, H, D = query.shape\n",
-            "    B, H, D = query.shape\n    query = query * (D**-0.5 if scale is None else scale)\n",
-        ),
-    ),
-    Mutant(
         "3.2.4",
         "scale or 1/√D: 0 is taken for nothing",
         FILE,
         inside="paged_decode_statistics",
         both=("keys, values, scale, mask[", "keys, values, scale or None, mask["),
-    ),
-    Mutant(
-        "3.2.4",
-        "the mask is for gathering alone: unused slots are zeros with a weight",
-        FILE,
-        inside="paged_decode_statistics",
-        both=("scale, mask[:, None, None])", "scale, 0 * (mask[:, None, None] > 0))"),
-    ),
-    Mutant(
-        "3.2.4",
-        "page n has the query of row n",
-        FILE,
-        inside="paged_decode_statistics",
-        mlx=(
-            "owners.astype(query.dtype) @ query.reshape(B, -1)",
-            "query.reshape(B, -1)[mx.arange(block_list.shape[0]) % B]",
-        ),
-        torch=(
-            "owners.to(query.dtype) @ query.reshape(B, -1)",
-            "query.reshape(B, -1)[torch.arange(block_list.shape[0], device=query.device) % B]",
-        ),
     ),
     Mutant(
         "3.2.4",
@@ -267,27 +167,6 @@ MUTANTS = [
     ),
     Mutant(
         "3.2.5",
-        "a token does not see its own key",
-        FILE,
-        inside="past_mask",
-        both=("keys <= positions", "keys < positions"),
-    ),
-    Mutant(
-        "3.2.5",
-        "places in the list, not positions in the text",
-        FILE,
-        inside="past_mask",
-        mlx=(
-            "keys = first_positions[:, None] + slots",
-            "keys = mx.arange(block_groups.shape[0])[:, None] * page_size + slots",
-        ),
-        torch=(
-            "keys = first_positions[:, None] + slots",
-            "keys = torch.arange(len(block_groups), device=rows.device)[:, None] * page_size + slots",
-        ),
-    ),
-    Mutant(
-        "3.2.5",
         "a window of one token more",
         FILE,
         inside="past_mask",
@@ -309,39 +188,10 @@ MUTANTS = [
     ),
     Mutant(
         "3.2.6",
-        "a slot becomes 0 where one of the tokens does not see it",
-        FILE,
-        inside="paged_prompt_statistics",
-        mlx=("block_list, mask.slots", "block_list, mx.min(mask.bias, axis=0).reshape(mask.slots.shape)"),
-        torch=("block_list, mask.slots", "block_list, mask.bias.amin(dim=0).view(mask.slots.shape)"),
-    ),
-    Mutant(
-        "3.2.6",
-        "gathers as it is: hidden slots have no weight anyway",
-        FILE,
-        inside="paged_prompt_statistics",
-        both=("block_list, mask.slots", "block_list, 0 * (mask.slots > 0)"),
-    ),
-    Mutant(
-        "3.2.6",
         "forgets the scale",
         FILE,
         inside="paged_prompt_statistics",
         both=("keys, values, scale, mask.bias", "keys, values, None, mask.bias"),
-    ),
-    Mutant(
-        "3.2.6",
-        "heads and slots of a page in the wrong order",
-        FILE,
-        inside="paged_prompt_statistics",
-        mlx=(
-            "gather_pages(pages, block_list, mask.slots).flatten(0, 1).swapaxes(0, 1)",
-            "gather_pages(pages, block_list, mask.slots).reshape(pages.shape[2], -1, pages.shape[3])",
-        ),
-        torch=(
-            "gather_pages(pages, block_list, mask.slots).flatten(0, 1).transpose(0, 1)[None]",
-            "gather_pages(pages, block_list, mask.slots).reshape(pages.shape[2], -1, pages.shape[3])[None]",
-        ),
     ),
     Mutant(
         "3.2.6",

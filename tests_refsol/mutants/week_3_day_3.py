@@ -8,45 +8,21 @@ END = """        if token in self.eos_token_ids:
             self.finish("stop")
             return
 """
-APPEND = """        self.known_tokens.append(token)
-        self.tokens.append(token)
-        self.answer.add(token)
-"""
 LAST = """        if self.answer.stopped:
             self.finish("stop")
         elif len(self.tokens) >= self.max_new_tokens:
             self.finish("length")
 """
-SAMPLED = """        if entry.needs_token:
-            batch.sample_rows.append(len(batch.token_ids) - 1)
-"""
 WALK = "        for sequence in list(self.running):\n"
 DECODES = """            if sequence.is_decoding and self.make_room(sequence):
                 plan.append(Scheduled(sequence, sequence.num_computed, 1))
-"""
-PHASES = """        if self.enable_chunked_prefill:
-            self.plan_decodes(plan)
-        self.plan_prompts(plan)
-"""
-VICTIM = """            youngest = self.running[-1]
-            self.preempt(youngest)
 """
 BEGUN = """        for sequence in self.running:
             if left and not sequence.is_decoding:
                 left -= self.plan_chunk(plan, sequence, left)
 """
-SEEN_TORCH = "seen = (segments[:, None] == segments) & (positions <= positions[:, None])"
-DECODE_PAST = """        past = paged_decode_statistics(rows, *pages, part.mask, scale)
-        statistics = merge_rows(statistics, part.rows, past)
-"""
 
 MUTANTS = [
-    Mutant(
-        "3.3.1",
-        "the answer is no part of the known tokens",
-        SEQUENCE,
-        serving=("        self.known_tokens.append(token)\n", ""),
-    ),
     Mutant(
         "3.3.1",
         "an end token is known text",
@@ -64,16 +40,6 @@ MUTANTS = [
         "takes the token of a step in which the request was aborted",
         SEQUENCE,
         serving=("        if self.is_done:\n            return\n        if token in", "        if token in"),
-    ),
-    Mutant(
-        "3.3.1",
-        "drops the token that reaches the limit",
-        SEQUENCE,
-        serving=(
-            APPEND,
-            "        if len(self.tokens) + 1 >= self.max_new_tokens:\n"
-            '            self.finish("length")\n            return\n' + APPEND,
-        ),
     ),
     Mutant(
         "3.3.1",
@@ -100,30 +66,9 @@ MUTANTS = [
     ),
     Mutant(
         "3.3.2",
-        "samples after every chunk",
-        PACKING,
-        serving=(SAMPLED, SAMPLED.replace("if entry.needs_token:", "if True:")),
-    ),
-    Mutant(
-        "3.3.2",
-        "the row of a sample counts from the beginning of its entry",
-        PACKING,
-        serving=(
-            "batch.sample_rows.append(len(batch.token_ids) - 1)",
-            "batch.sample_rows.append(entry.size - 1)",
-        ),
-    ),
-    Mutant(
-        "3.3.2",
         "every chunk goes into the first slots again",
         PACKING,
         serving=("table.slots(entry.start, entry.stop)", "table.slots(0, entry.size)"),
-    ),
-    Mutant(
-        "3.3.2",
-        "feeds the first tokens of the text again",
-        PACKING,
-        serving=("known_tokens[entry.start : entry.stop]", "known_tokens[: entry.size]"),
     ),
     Mutant(
         "3.3.2",
@@ -148,27 +93,6 @@ MUTANTS = [
         serving=("if entry.needs_token:", "if entry.stop >= entry.sequence.num_prompt_tokens:"),
     ),
     Mutant(
-        "3.3.2",
-        "samples the first row of an entry",
-        PACKING,
-        serving=("append(len(batch.token_ids) - 1)", "append(batch.query_start[-2])"),
-    ),
-    Mutant(
-        "3.3.3",
-        "prompts first: decodes get what is left",
-        SCHEDULER,
-        serving=(
-            PHASES,
-            "        left, self.max_num_batched_tokens = self.max_num_batched_tokens, self.max_num_batched_tokens\n"
-            "        self.plan_prompts(plan)\n"
-            "        if sum(entry.size for entry in plan) < left and self.enable_chunked_prefill:\n"
-            "            planned = {id(entry.sequence) for entry in plan}\n"
-            "            more = []\n"
-            "            self.plan_decodes(more)\n"
-            "            plan += [e for e in more if id(e.sequence) not in planned]\n",
-        ),
-    ),
-    Mutant(
         "3.3.3",
         "the last token of a prompt is a decode",
         SCHEDULER,
@@ -186,12 +110,6 @@ MUTANTS = [
             "            if 2 * len(plan) >= self.max_num_batched_tokens:\n                return\n"
             "            if sequence.is_decoding and self.make_room(sequence):\n",
         ),
-    ),
-    Mutant(
-        "3.3.3",
-        "the youngest first",
-        SCHEDULER,
-        serving=("for sequence in list(self.running):", "for sequence in self.running[::-1]:"),
     ),
     Mutant(
         "3.3.3",
@@ -222,49 +140,10 @@ MUTANTS = [
         ),
     ),
     Mutant(
-        "3.3.3",
-        "makes room for everybody who runs, also for the preempted",
-        SCHEDULER,
-        serving=(
-            "if sequence.is_decoding and self.make_room(sequence):",
-            "if self.make_room(sequence) and sequence.is_decoding:",
-        ),
-    ),
-    Mutant(
-        "3.3.4",
-        "preempts the oldest",
-        SCHEDULER,
-        serving=("youngest = self.running[-1]", "youngest = self.running[0]"),
-    ),
-    Mutant(
-        "3.3.4",
-        "preempts everybody who is younger, for one block",
-        SCHEDULER,
-        serving=(
-            VICTIM,
-            "            for other in self.running[:0:-1]:\n"
-            "                if other is not sequence and other in self.running[self.running.index(sequence) :]:\n"
-            "                    self.preempt(other)\n"
-            "            if self.allocator.can_allocate(missing, keep_watermark=False):\n"
-            "                break\n" + VICTIM,
-        ),
-    ),
-    Mutant(
         "3.3.4",
         "keeps the watermark from running requests too",
         SCHEDULER,
         serving=("can_allocate(missing, keep_watermark=False)", "can_allocate(missing)"),
-    ),
-    Mutant(
-        "3.3.4",
-        "a preempted request starts over, and loses its answer",
-        SEQUENCE,
-        serving=(
-            "        self.num_preemptions += 1\n",
-            "        self.num_preemptions += 1\n"
-            "        self.known_tokens, self.tokens = list(self.prompt_tokens), []\n",
-        ),
-        inside="Sequence.preempt",
     ),
     Mutant(
         "3.3.4",
@@ -296,15 +175,6 @@ MUTANTS = [
         SEQUENCE,
         serving=("self.num_computed = 0", "self.num_computed = self.num_cached"),
         inside="Sequence.preempt",
-    ),
-    Mutant(
-        "3.3.5",
-        "one prompt per step",
-        SCHEDULER,
-        serving=(
-            "            left -= self.plan_chunk(plan, admitted, left)\n",
-            "            left -= self.plan_chunk(plan, admitted, left)\n            return\n",
-        ),
     ),
     Mutant(
         "3.3.5",
@@ -347,31 +217,6 @@ MUTANTS = [
     ),
     Mutant(
         "3.3.6",
-        "the causal mask over the whole row: earlier requests are seen",
-        ATTENTION,
-        torch=(
-            SEEN_TORCH,
-            "rows = torch.arange(len(segments))\n    seen = (rows <= rows[:, None]) & (segments <= segments[:, None])",
-        ),
-        mlx=(
-            SEEN_TORCH,
-            "rows = mx.arange(len(segments))\n    seen = (rows <= rows[:, None]) & (segments <= segments[:, None])",
-        ),
-    ),
-    Mutant(
-        "3.3.6",
-        "a row does not see itself",
-        ATTENTION,
-        both=("(positions <= positions[:, None])", "(positions < positions[:, None])"),
-    ),
-    Mutant(
-        "3.3.6",
-        "a window of one token more",
-        ATTENTION,
-        both=("(positions > positions[:, None] - window)", "(positions >= positions[:, None] - window)"),
-    ),
-    Mutant(
-        "3.3.6",
         "positions in half precision, where 2,049 does not exist",
         ATTENTION,
         inside="segment_mask",
@@ -411,53 +256,6 @@ MUTANTS = [
         ),
     ),
     Mutant(
-        "3.3.6",
-        "a window without a limit in front: a row sees its own future",
-        ATTENTION,
-        both=(
-            "seen = seen & (positions > positions[:, None] - window)",
-            "seen = (segments[:, None] == segments) & (positions > positions[:, None] - window)",
-        ),
-    ),
-    Mutant(
-        "3.3.7",
-        "decodes see their own token alone",
-        ATTENTION,
-        both=("if mask.decodes is not None:", "if mask.decodes is not None and False:"),
-    ),
-    Mutant(
-        "3.3.7",
-        "chunks forget the chunks before them",
-        ATTENTION,
-        both=(
-            "    if mask.chunks is not None:\n        part",
-            "    if mask.chunks is not None and False:\n        part",
-        ),
-    ),
-    Mutant(
-        "3.3.7",
-        "one past at most: decodes only in steps without a chunk that has one",
-        ATTENTION,
-        both=("    if mask.decodes is not None:", "    if mask.decodes is not None and mask.chunks is None:"),
-    ),
-    Mutant(
-        "3.3.7",
-        "the queries of the first rows, wherever the chunk is",
-        ATTENTION,
-        torch=(
-            "rows = query.index_select(0, part.rows)\n        past",
-            "rows = query[: len(part.rows)]\n        past",
-        ),
-        mlx=("rows = query[part.rows]\n        past", "rows = query[: len(part.rows)]\n        past"),
-    ),
-    Mutant(
-        "3.3.7",
-        "gives the pasts of the decodes to their rows in the wrong order",
-        ATTENTION,
-        torch=(DECODE_PAST, DECODE_PAST.replace("part.rows, past", "part.rows.flip(0), past")),
-        mlx=(DECODE_PAST, DECODE_PAST.replace("part.rows, past", "part.rows[::-1], past")),
-    ),
-    Mutant(
         "3.3.7",
         "projects the queries of chunks and of decodes in two calls",
         MODEL,
@@ -478,12 +276,6 @@ MUTANTS = [
         ATTENTION,
         torch=("finish_attention(statistics, value.dtype)", "finish_attention(statistics, torch.float32)"),
         mlx=("finish_attention(statistics, value.dtype)", "finish_attention(statistics, mx.float32)"),
-    ),
-    Mutant(
-        "3.3.5",
-        "does not append an admitted request",
-        SCHEDULER,
-        serving=("            self.running.append(admitted)\n", ""),
     ),
     Mutant(
         "3.3.1",

@@ -31,31 +31,7 @@ MUTANTS = [
         serving=("math.ceil(round(value / step, 6)) * step", "math.ceil(value / step) * step"),
     ),
     Mutant(
-        "3.4.2",
-        "rounds to the nearest multiple, and not up",
-        SIZES,
-        serving=("math.ceil(round(value / step, 6)) * step", "max(1, round(value / step)) * step"),
-    ),
-    Mutant(
         "3.4.2", "rounds the end above the end", SIZES, serving=("min(most, math.ceil", "max(0, math.ceil")
-    ),
-    Mutant(
-        "3.4.2",
-        "equal distances instead of equal ratios",
-        SIZES,
-        serving=("least * ratio ** (i / (count - 1))", "least + (most - least) * (i / (count - 1))"),
-    ),
-    Mutant(
-        "3.4.3",
-        "compares neighbours, and not with the size that was kept",
-        SIZES,
-        serving=("padding = following - (kept[-1] + 1)", "padding = following - (size + 1)"),
-    ),
-    Mutant(
-        "3.4.3",
-        "the padding of the size itself instead of the one that would replace it",
-        SIZES,
-        serving=("padding = following - (kept[-1] + 1)", "padding = size - (kept[-1] + 1)"),
     ),
     Mutant(
         "3.4.3",
@@ -68,12 +44,6 @@ MUTANTS = [
     ),
     Mutant(
         "3.4.4",
-        "pads a step of decodes on the sizes of chunks",
-        BUCKETS,
-        serving=("self.chunk_tokens if has_chunks else self.decode_tokens", "self.chunk_tokens"),
-    ),
-    Mutant(
-        "3.4.4",
         "only a step with many rows has chunks",
         BUCKETS,
         serving=(
@@ -83,21 +53,9 @@ MUTANTS = [
     ),
     Mutant(
         "3.4.4",
-        "a chunk without a past gets the first size of pages",
-        BUCKETS,
-        serving=("        if chunk_pages:\n", "        if has_chunks:\n"),
-    ),
-    Mutant(
-        "3.4.4",
         "rows do not count as pages",
         BUCKETS,
         serving=("bucketize(max(decode_pages, rows), sizes)", "bucketize(decode_pages, sizes)"),
-    ),
-    Mutant(
-        "3.4.5",
-        "forgets the place of a chunk without a past",
-        BUCKETS,
-        serving=("        chunks = max(chunks, 1)\n", ""),
     ),
     Mutant(
         "3.4.5",
@@ -119,15 +77,6 @@ MUTANTS = [
         "ignores how many pages there are",
         BUCKETS,
         serving=("chunk_pages + decode_pages > self.num_pages", "chunk_pages > self.num_pages"),
-    ),
-    Mutant(
-        "3.4.6",
-        "lists the whole product of the sizes",
-        BUCKETS,
-        serving=(
-            "            if self.is_step_with_chunks(bucket):\n                found.add(bucket)",
-            "            found.add(bucket)",
-        ),
     ),
     Mutant(
         "3.4.6",
@@ -158,18 +107,6 @@ MUTANTS = [
     ),
     Mutant(
         "3.4.8",
-        "padding belongs to the last request",
-        INPUTS,
-        serving=("max(inputs.segments, default=-1) + 1", "max(inputs.segments, default=0)"),
-    ),
-    Mutant(
-        "3.4.8",
-        "padding is written into slot 0",
-        INPUTS,
-        serving=("pad_to(inputs.slots, tokens, pad_block * page_size)", "pad_to(inputs.slots, tokens, 0)"),
-    ),
-    Mutant(
-        "3.4.8",
         "no head where nobody is sampled",
         INPUTS,
         serving=(
@@ -179,35 +116,11 @@ MUTANTS = [
     ),
     Mutant(
         "3.4.9",
-        "counts real tokens, and the padding comes on top",
-        BUDGET,
-        serving=(
-            "size = max((size for size in buckets.chunk_tokens if size <= budget - apart), default=0)",
-            "size = budget - apart",
-        ),
-    ),
-    Mutant(
-        "3.4.9",
         "does not pad the decodes of a call of their own",
         BUDGET,
         serving=(
             "apart = bucketize(decodes, buckets.decode_tokens) if separate and decodes else 0",
             "apart = decodes if separate else 0",
-        ),
-    ),
-    Mutant(
-        "3.4.9",
-        "takes the decodes off twice in one call",
-        BUDGET,
-        serving=("if size <= budget - apart)", "if size <= budget - decodes)"),
-    ),
-    Mutant(
-        "3.4.10",
-        "always cuts back to the size below",
-        BUDGET,
-        serving=(
-            "return above if below and missing > above else 0",
-            "return above if below and missing else 0",
         ),
     ),
     Mutant("3.4.10", "cuts where both are equal", BUDGET, serving=("missing > above", "missing >= above")),

@@ -30,15 +30,6 @@ VICTIMS = "batch = [one for one in reversed(self.running) if self.may_preempt(on
 MUTANTS = [
     Mutant(
         "3.5.1",
-        "adds both lines",
-        PROFILE,
-        serving=(
-            SECONDS,
-            "return self.math.a + self.math.b * tokens + self.memory.a + self.memory.b * decodes",
-        ),
-    ),
-    Mutant(
-        "3.5.1",
         "decodes cost no arithmetic",
         PROFILE,
         serving=(SECONDS, SECONDS.replace("* tokens", "* (tokens - decodes)")),
@@ -63,36 +54,9 @@ MUTANTS = [
     ),
     Mutant(
         "3.5.1",
-        "measures decodes one at a time",
-        PROFILE,
-        serving=(DECODES, DECODES.replace("measure(size, size)", "size * measure(1, 1)")),
-    ),
-    Mutant(
-        "3.5.1",
         "measures decodes at the sizes of the prompts",
         PROFILE,
         serving=(DECODES, DECODES.replace("in decode_sizes", "in sizes")),
-    ),
-    Mutant(
-        "3.5.2",
-        "ignores the tile",
-        PROFILE,
-        serving=(WITHIN, WITHIN.replace("most // tile * tile", "most").replace("-= tile", "-= 1")),
-    ),
-    Mutant(
-        "3.5.2",
-        "strictly below the target",
-        PROFILE,
-        serving=(
-            WITHIN,
-            WITHIN.replace("(tokens, decodes) > seconds", "(tokens, decodes) >= seconds - 2e-9"),
-        ),
-    ),
-    Mutant(
-        "3.5.2",
-        "forgets that requests decode in the step",
-        PROFILE,
-        serving=(WITHIN, WITHIN.replace("self.seconds(tokens, decodes)", "self.seconds(tokens)")),
     ),
     Mutant(
         "3.5.2",
@@ -108,39 +72,15 @@ MUTANTS = [
     ),
     Mutant(
         "3.5.2",
-        "checks once and goes down by one tile",
-        PROFILE,
-        serving=(CHECKED, CHECKED.replace("while tokens", "if tokens")),
-    ),
-    Mutant(
-        "3.5.2",
         "checks a step without its decodes",
         PROFILE,
         serving=(CHECKED, CHECKED.replace("measure(tokens, decodes)", "measure(tokens, 0)")),
     ),
     Mutant(
         "3.5.3",
-        "prompts have steps of their own",
-        ORCA,
-        serving=(
-            BOTH,
-            BOTH.replace("        self.plan_prompts", "        if not plan:\n            self.plan_prompts"),
-        ),
-    ),
-    Mutant(
-        "3.5.3",
         "plans the prompts before the decodes",
         ORCA,
         serving=(BOTH, "".join(reversed(BOTH.splitlines(True)))),
-    ),
-    Mutant(
-        "3.5.3",
-        "mixes as soon as the pause is over",
-        PACED,
-        serving=(
-            "        if not plan:\n            self.plan_prompts(plan)\n",
-            "        if not self._decodes_left:\n            self.plan_prompts(plan)\n",
-        ),
     ),
     Mutant(
         "3.5.3",
@@ -153,25 +93,6 @@ MUTANTS = [
         "starts the pause with every step",
         PACED,
         serving=(SET, "            self._decodes_left = self.decodes_between\n"),
-    ),
-    Mutant(
-        "3.5.3",
-        "one decode less between the chunks",
-        PACED,
-        serving=(SET, SET.replace("decodes_between", "decodes_between - 1")),
-    ),
-    Mutant("3.5.4", "longest first", QUEUE, serving=(KEY, KEY.replace("return work", "return -work"))),
-    Mutant(
-        "3.5.4",
-        "short first without ageing",
-        QUEUE,
-        serving=(KEY, "return work + 1e-9 * (sequence.waiting_since + delay)"),
-    ),
-    Mutant(
-        "3.5.4",
-        "the ageing has the wrong sign: who waits longer goes later",
-        QUEUE,
-        serving=(KEY, KEY.replace("work + ", "work - ")),
     ),
     Mutant(
         "3.5.4",
@@ -190,30 +111,6 @@ MUTANTS = [
         "everybody who runs has a deadline, also in prefill",
         SLACK,
         serving=(DUE, DUE.replace(" if one.is_decoding", "")),
-    ),
-    Mutant(
-        "3.5.5",
-        "fills the budget",
-        SLACK,
-        serving=(
-            "        tokens = self.profile.tokens_within(slack, len(plan), self.tile, most)\n",
-            "        tokens = most\n",
-        ),
-    ),
-    Mutant(
-        "3.5.5",
-        "no chunk at all while the decodes are late",
-        SLACK,
-        serving=(LEFT, "return max(tokens - len(plan), 0)"),
-    ),
-    Mutant(
-        "3.5.5",
-        "chunks also when nobody waits",
-        SLACK,
-        serving=(
-            "        if not ready:\n            return most\n        slack = self.slack()\n",
-            "        slack = min(self.slack(), self.latency_target)\n",
-        ),
     ),
     Mutant(
         "3.5.5",

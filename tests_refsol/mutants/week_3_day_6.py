@@ -3,49 +3,27 @@
 from authors.mutants import Mutant
 
 LOOP, STREAM = "loop/engine_loop.py", "loop/request_stream.py"
-MERGED = "piece if unread is None else unread.followed_by(piece)"
 NEXT = """        while not self._unread:
             if self.is_done:
                 raise StopAsyncIteration
             self._has_news.clear()
             await self._has_news.wait()
 """
-REFUSALS = """        if self.state != "ready":
-            raise NotServing(self.state)
-        if self.num_open + answers > self.max_open:
-            raise QueueFull(self.retry_after())
-"""
 ABORTS = """        for stream in abandoned:
             for request in stream.requests:
                 request.abort()
 """
-TURN = (
-    ABORTS
-    + """        for stream in arrived:
-            self._served.append(stream)
-            for request in stream.requests:
-                self.engine.add(request)
-        self.try_step()
-"""
-)
 
 STOPPING = """        if self.state in ("starting", "ready"):
             self.state = "stopping"
 """
 
 MUTANTS = [
-    Mutant("3.6.1", "a slow reader loses all but the newest piece", STREAM, serving=(MERGED, "piece")),
     Mutant(
         "3.6.1",
         "the stream ends with the first answer that ends",
         STREAM,
         serving=("                self._open.discard(piece.index)\n", "                self._open.clear()\n"),
-    ),
-    Mutant(
-        "3.6.1",
-        "looks at the end before what is unread",
-        STREAM,
-        serving=(NEXT, "        if self.is_done:\n            raise StopAsyncIteration\n" + NEXT),
     ),
     Mutant(
         "3.6.1",
@@ -59,24 +37,9 @@ MUTANTS = [
     ),
     Mutant(
         "3.6.1",
-        "what was read stays",
-        STREAM,
-        serving=(
-            "        self._unread.clear()\n",
-            "        self._unread = dict(self._unread) if self.is_done else {}\n",
-        ),
-    ),
-    Mutant(
-        "3.6.1",
         "waits until every open answer has a piece",
         STREAM,
         serving=("while not self._unread:", "while not self._unread or len(self._unread) < len(self._open):"),
-    ),
-    Mutant(
-        "3.6.2",
-        "no limit: everybody may wait",
-        LOOP,
-        serving=("if self.num_open + answers > self.max_open:", "if False:"),
     ),
     Mutant(
         "3.6.2",
@@ -92,22 +55,9 @@ MUTANTS = [
     ),
     Mutant(
         "3.6.2",
-        "a full server that stops asks the client to come back",
-        LOOP,
-        serving=(REFUSALS, "".join(REFUSALS.splitlines(True)[2:] + REFUSALS.splitlines(True)[:2])),
-    ),
-    Mutant(
-        "3.6.2",
         "always says that a place is free in a second",
         LOOP,
         serving=("QueueFull(self.retry_after())", "QueueFull(1)"),
-    ),
-    Mutant(
-        "3.6.2",
-        "opens the stream before it looks whether there is room",
-        LOOP,
-        serving=(REFUSALS, "        self._open[RequestStream(requests, self.abandon)] = None\n" + REFUSALS),
-        inside="EngineLoop.submit",
     ),
     Mutant(
         "3.6.2",
@@ -125,7 +75,6 @@ MUTANTS = [
         LOOP,
         serving=(ABORTS, ABORTS.replace("in stream.requests:", "in stream.requests[:1]:")),
     ),
-    Mutant("3.6.3", "aborts after the step", LOOP, serving=(TURN, TURN.removeprefix(ABORTS) + ABORTS)),
     Mutant(
         "3.6.3",
         "asks ended requests for news for ever",
@@ -136,27 +85,11 @@ MUTANTS = [
         ),
     ),
     Mutant(
-        "3.6.3",
-        "looks for ended requests after every step",
-        LOOP,
-        serving=(
-            "        if any(piece.finish_reason for _, pieces in news for piece in pieces):\n",
-            "        if news:\n",
-        ),
-    ),
-    Mutant(
-        "3.6.4",
-        "a failing step kills the engine",
-        LOOP,
-        serving=("if self._failures >= self.max_failures:", "if self._failures:"),
-    ),
-    Mutant(
         "3.6.4",
         "counts all failures of its life",
         LOOP,
         serving=("        else:\n            self._failures = 0\n", ""),
     ),
-    Mutant("3.6.4", "tells nobody of a failure", LOOP, serving=("            self.on_failure(error)\n", "")),
     Mutant(
         "3.6.4",
         "does not report the failure that it gives up at",
@@ -174,21 +107,6 @@ MUTANTS = [
         LOOP,
         serving=("except Exception as error:", "except BaseException as error:"),
         inside="EngineLoop.try_step",
-    ),
-    Mutant(
-        "3.6.5",
-        "runs the step on the event loop's thread",
-        LOOP,
-        serving=(
-            "self._deliver(await self.on_worker(self.turn, arrived, abandoned))",
-            "self._deliver(self.turn(arrived, abandoned))\n                await asyncio.sleep(0)",
-        ),
-    ),
-    Mutant(
-        "3.6.5",
-        "hands the same arrivals over again",
-        LOOP,
-        serving=("arrived, self._arrived = self._arrived, []", "arrived = list(self._arrived)"),
     ),
     Mutant(
         "3.6.5",
@@ -213,15 +131,6 @@ MUTANTS = [
     ),
     Mutant(
         "3.6.5",
-        "a dead engine leaves its readers waiting",
-        LOOP,
-        serving=(
-            "            self._die(error)\n            raise\n        self.state",
-            '            self.state = "dead"\n            raise\n        self.state',
-        ),
-    ),
-    Mutant(
-        "3.6.5",
         "a cancelled loop leaves its readers waiting",
         LOOP,
         serving=("except BaseException as error:", "except Exception as error:"),
@@ -239,22 +148,6 @@ MUTANTS = [
     ),
     Mutant(
         "3.6.6",
-        "aborts at once, while a step writes into the blocks",
-        LOOP,
-        serving=(
-            "            self._abandoned.append(stream)\n",
-            "            self._abandoned.append(stream)\n"
-            "            for request in stream.requests:\n                request.abort()\n",
-        ),
-    ),
-    Mutant(
-        "3.6.6",
-        "forgets the request, which runs to its end for nobody",
-        LOOP,
-        serving=("            self._abandoned.append(stream)\n", "            self._abandoned = []\n"),
-    ),
-    Mutant(
-        "3.6.6",
         "of two readers that leave during a step, the first runs on",
         LOOP,
         serving=("self._abandoned.append(stream)", "self._abandoned = [stream]"),
@@ -267,12 +160,6 @@ MUTANTS = [
             "if not self.is_done:\n            self._abandon",
             "if len(self._open) == len(self.sequences):\n            self._abandon",
         ),
-    ),
-    Mutant(
-        "3.6.7",
-        "stops without waiting for the open requests",
-        LOOP,
-        serving=("await asyncio.wait_for(self._is_over.wait(), seconds)", "raise asyncio.TimeoutError"),
     ),
     Mutant(
         "3.6.7",
@@ -292,16 +179,6 @@ MUTANTS = [
         ),
     ),
     Mutant("3.6.7", "wakes nobody", LOOP, serving=("        self._wake.set()\n        try:", "        try:")),
-    Mutant(
-        "3.6.7",
-        "takes requests while it stops",
-        LOOP,
-        serving=(
-            STOPPING + "        self._wake",
-            "        later = asyncio.get_running_loop().call_later\n"
-            '        later(1, lambda: setattr(self, "state", "stopping"))\n        self._wake',
-        ),
-    ),
     Mutant(
         "3.6.7", "a dead engine looks stopped", LOOP, serving=(STOPPING, '        self.state = "stopping"\n')
     ),

@@ -5,12 +5,10 @@ from authors.mutants import Mutant
 SHARDS, STAGES = "parallel/shards.py", "parallel/stages.py"
 PIPELINE, ROUTING = "parallel/pipelined_scheduler.py", "routing/choose_replica.py"
 TENSOR, STAGE = "tensor_parallel.py", "pipeline_stage.py"
-FILL = "PipelinedScheduler.fill"
 LOOKUP = "VocabParallelEmbedding.__call__"
 HEAD = "    head = rank * num_kv_heads // size\n"
 SUM = "    out = group.all_reduce(partial)\n"
 AFTER_SUM = "    return out if bias is None else out + bias\n"
-MINE = "        mine = (local >= 0) & (local < len(self.ids))\n"
 START = "    start = stage * share + min(stage, more)\n"
 STOP = "    return range(start, start + share + (stage < more))\n"
 SEND = "            self.group.send(x, (self.group.rank + 1) % self.group.size)\n"
@@ -26,12 +24,8 @@ COUNT = "                    entry.sequence.num_in_flight += entry.size\n"
 CHOICE = "key=lambda name: (outstanding[name] - cached[name], outstanding[name]))"
 TORCH_MASKED = "self.group.all_reduce(torch.where(mine[..., None], rows, 0))"
 MLX_MASKED = "self.group.all_reduce(mx.where(mine[..., None], rows, 0))"
-SHARE = "    share = -(-vocab_size // group.size)\n"
 TORCH_PAD = "    padded = torch.nn.functional.pad(logits, (0, share - logits.shape[-1]))\n"
 MLX_PAD = "    padded = mx.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(0, share - logits.shape[-1])])\n"
-GATHER = "    parts = group.all_gather(padded)  # (size, ..., share)\n"
-TORCH_JOIN = "    return parts.movedim(0, -2).flatten(-2)[..., :vocab_size]\n"
-MLX_JOIN = "    return mx.flatten(mx.moveaxis(parts, 0, -2), -2)[..., :vocab_size]\n"
 
 MUTANTS = [
     # kv_heads_of
@@ -118,13 +112,6 @@ MUTANTS = [
             '    if layer in COLUMN_PARALLEL and kind == "weight":\n',
         ),
     ),
-    # sum_over_ranks
-    Mutant(
-        "3.7.3",
-        "the mean in place of the sum",
-        TENSOR,
-        both=("out = group.all_reduce(partial)", "out = group.all_reduce(partial) / group.size"),
-    ),
     Mutant(
         "3.7.3",
         "sums in float32",
@@ -137,12 +124,6 @@ MUTANTS = [
         "only rank 0 adds the bias, although the sum is over",
         TENSOR,
         both=(AFTER_SUM, "    return out if bias is None or group.rank > 0 else out + bias\n"),
-    ),
-    Mutant(
-        "3.7.3",
-        "gathers the parts and adds them up on each rank",
-        TENSOR,
-        both=(SUM, "    out = group.all_gather(partial).sum(0)\n"),
     ),
     Mutant(
         "3.7.3",
@@ -184,12 +165,6 @@ MUTANTS = [
     ),
     Mutant(
         "3.7.4",
-        "the first id of a rank is nobody's",
-        TENSOR,
-        both=("mine = (local >= 0) &", "mine = (local > 0) &"),
-    ),
-    Mutant(
-        "3.7.4",
         "multiplies by a mask of float32",
         TENSOR,
         torch=(TORCH_MASKED, "self.group.all_reduce(rows * mine[..., None].float())"),
@@ -209,28 +184,6 @@ MUTANTS = [
         ),
     ),
     Mutant(
-        "3.7.4",
-        "the mask has the axes of one packed batch",
-        TENSOR,
-        both=("mine[..., None]", "mine.reshape(1, -1, 1)"),
-    ),
-    Mutant(
-        "3.7.4",
-        "ids that are too large are only kept inside of the table",
-        TENSOR,
-        torch=(MINE, "        mine, local = local >= 0, local.clip(max=len(self.ids) - 1)\n"),
-        mlx=(MINE, "        mine, local = local >= 0, mx.minimum(local, len(self.ids) - 1)\n"),
-    ),
-    # gather_logits
-    Mutant(
-        "3.7.5",
-        "reshapes what was gathered without moving its axis",
-        TENSOR,
-        inside="gather_logits",
-        mlx=("mx.flatten(mx.moveaxis(parts, 0, -2), -2)", "parts.reshape(*logits.shape[:-1], -1)"),
-        torch=("parts.movedim(0, -2).flatten(-2)", "parts.reshape(*logits.shape[:-1], -1)"),
-    ),
-    Mutant(
         "3.7.5",
         "gathers in float32",
         TENSOR,
@@ -240,110 +193,16 @@ MUTANTS = [
     ),
     Mutant(
         "3.7.5",
-        "pads in front",
-        TENSOR,
-        torch=("(0, share - logits.shape[-1])", "(share - logits.shape[-1], 0)"),
-        mlx=("(0, share - logits.shape[-1])", "(share - logits.shape[-1], 0)"),
-    ),
-    Mutant(
-        "3.7.5",
-        "moves the ranks to axis 2, the place before the last of the model's logits",
-        TENSOR,
-        torch=("parts.movedim(0, -2)", "parts.movedim(0, 2)"),
-        mlx=("mx.moveaxis(parts, 0, -2)", "mx.moveaxis(parts, 0, 2)"),
-    ),
-    Mutant(
-        "3.7.5",
-        "cuts every part to its own number of logits",
-        TENSOR,
-        torch=(
-            TORCH_JOIN,
-            "    own = [part[..., : logits.shape[-1]] for part in parts]\n"
-            "    return torch.cat(own, dim=-1)[..., :vocab_size]\n",
-        ),
-        mlx=(
-            MLX_JOIN,
-            "    own = [parts[rank][..., : logits.shape[-1]] for rank in range(group.size)]\n"
-            "    return mx.concatenate(own, axis=-1)[..., :vocab_size]\n",
-        ),
-    ),
-    Mutant(
-        "3.7.5",
-        "a sum of logits that are padded to the whole vocabulary",
-        TENSOR,
-        torch=(
-            TORCH_PAD + GATHER + TORCH_JOIN,
-            "    before = min(group.rank * share, vocab_size)\n"
-            "    after = vocab_size - before - logits.shape[-1]\n"
-            "    return group.all_reduce(torch.nn.functional.pad(logits, (before, after)))\n",
-        ),
-        mlx=(
-            MLX_PAD + GATHER + MLX_JOIN,
-            "    before = min(group.rank * share, vocab_size)\n"
-            "    after = vocab_size - before - logits.shape[-1]\n"
-            "    return group.all_reduce(mx.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(before, after)]))\n",
-        ),
-    ),
-    Mutant(
-        "3.7.5",
         "only the last rank pads",
         TENSOR,
         torch=(TORCH_PAD, "    padded = logits\n    if group.rank == group.size - 1:\n    " + TORCH_PAD),
         mlx=(MLX_PAD, "    padded = logits\n    if group.rank == group.size - 1:\n    " + MLX_PAD),
     ),
     Mutant(
-        "3.7.5",
-        "asks the others how many logits they have",
-        TENSOR,
-        torch=(SHARE, "    share = int(group.all_gather(torch.tensor([logits.shape[-1]])).max())\n"),
-        mlx=(SHARE, "    share = int(group.all_gather(mx.array([logits.shape[-1]])).max())\n"),
-    ),
-    # stage_layers
-    Mutant(
-        "3.7.6",
-        "the last stage takes what is left over",
-        STAGES,
-        serving=(
-            "    start = stage * share + min(stage, more)\n    return range(start, start + share + (stage < more))",
-            "    start = stage * share\n"
-            "    return range(start, start + share + (more if stage == num_stages - 1 else 0))",
-        ),
-    ),
-    Mutant(
-        "3.7.6",
-        "the later stages have one more",
-        STAGES,
-        serving=(
-            "    start = stage * share + min(stage, more)\n    return range(start, start + share + (stage < more))",
-            "    return range(stage * num_layers // num_stages, (stage + 1) * num_layers // num_stages)",
-        ),
-    ),
-    Mutant(
-        "3.7.6",
-        "the first stage takes all that is left over",
-        STAGES,
-        serving=(
-            START + STOP,
-            "    start = stage * share + (more if stage else 0)\n"
-            "    return range(start, start + share + (0 if stage else more))\n",
-        ),
-    ),
-    Mutant(
         "3.7.6",
         "every later stage begins after all that is left over",
         STAGES,
         serving=(START, "    start = stage * share + (more if stage else 0)\n"),
-    ),
-    Mutant(
-        "3.7.6",
-        "rounded up as vocabularies are, and the last stage has what remains",
-        STAGES,
-        serving=(
-            START + STOP,
-            "    share += more > 0\n"
-            "    start = min(stage * share, num_layers)\n"
-            "    return range(start, min(start + share, num_layers))\n",
-        ),
     ),
     Mutant(
         "3.7.6",
@@ -367,47 +226,7 @@ MUTANTS = [
             "        x = x if self.embedding is None else self.embedding(inputs.token_ids[None])",
         ),
     ),
-    Mutant(
-        "3.7.7",
-        "norm before it sends",
-        STAGE,
-        inside="PipelineStage.__call__",
-        both=("self.group.send(x,", "self.group.send(self.norm(x),"),
-    ),
-    Mutant(
-        "3.7.7",
-        "logits of all rows",
-        STAGE,
-        inside="PipelineStage.__call__",
-        mlx=("self.finish(x, inputs.sample_rows)", "self.head(self.norm(x))[0]"),
-        torch=("self.finish(x, inputs.sample_rows)", "self.head(self.norm(x))[0]"),
-    ),
-    Mutant(
-        "3.7.7",
-        "the last stage sends as well",
-        STAGE,
-        inside="PipelineStage.__call__",
-        both=(
-            "        if not self.is_last:\n            self.group.send(x, (self.group.rank + 1) % self.group.size)\n",
-            "        self.group.send(x, (self.group.rank + 1) % self.group.size)\n        if not self.is_last:\n",
-        ),
-    ),
     Mutant("3.7.7", "every stage sends to rank 0", STAGE, both=(SEND, "            self.group.send(x, 0)\n")),
-    Mutant(
-        "3.7.7",
-        "a stage that sends also returns what it sends",
-        STAGE,
-        both=(SEND + "            return None\n", SEND + "            return x\n"),
-    ),
-    Mutant(
-        "3.7.7",
-        "sends nothing if nobody is sampled",
-        STAGE,
-        both=(
-            "        if not self.is_last:\n",
-            "        if inputs.sample_rows is None:\n            return None\n        if not self.is_last:\n",
-        ),
-    ),
     Mutant(
         "3.7.7",
         "computes the logits of all rows, and keeps those that are sampled",
@@ -426,16 +245,6 @@ MUTANTS = [
             "            calls = self.calls(plan)\n"
             "            self.in_flight.extend(InFlight.of(call, self.now) for call in calls)\n"
             "            for call in calls:\n",
-        ),
-    ),
-    Mutant(
-        "3.7.8",
-        "fills one place in each step",
-        PIPELINE,
-        inside=FILL,
-        serving=(
-            "while len(self.in_flight) < self.stages.num_stages and (plan := self.plan(self.clock())):",
-            "if len(self.in_flight) < self.stages.num_stages and (plan := self.plan(self.clock())):",
         ),
     ),
     Mutant(
@@ -493,25 +302,6 @@ MUTANTS = [
             "                    entry.sequence.num_in_flight = counted + entry.size\n",
         ),
     ),
-    # choose_replica
-    Mutant(
-        "3.7.9",
-        "affinity always wins",
-        ROUTING,
-        serving=(
-            "(outstanding[name] - cached[name], outstanding[name])",
-            "(-cached[name], outstanding[name])",
-        ),
-    ),
-    Mutant(
-        "3.7.9",
-        "cached tokens are added",
-        ROUTING,
-        serving=(
-            "(outstanding[name] - cached[name], outstanding[name])",
-            "(outstanding[name] + cached[name], outstanding[name])",
-        ),
-    ),
     Mutant(
         "3.7.9",
         "the first of equals, whatever their queues",
@@ -526,21 +316,9 @@ MUTANTS = [
     ),
     Mutant(
         "3.7.9",
-        "the warmer one of equals",
-        ROUTING,
-        serving=(CHOICE, "key=lambda name: (outstanding[name] - cached[name], -cached[name]))"),
-    ),
-    Mutant(
-        "3.7.9",
         "the first of equals by name",
         ROUTING,
         serving=(CHOICE, "key=lambda name: (outstanding[name] - cached[name], outstanding[name], name))"),
-    ),
-    Mutant(
-        "3.7.9",
-        "the last one of equals",
-        ROUTING,
-        serving=("min(outstanding, key", "min(reversed(list(outstanding)), key"),
     ),
     Mutant(
         "3.7.9",

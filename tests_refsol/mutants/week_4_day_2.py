@@ -25,31 +25,6 @@ RETURN_TORCH = "return experts, weights / weights.sum(dim=-1, keepdim=True) if r
 
 ROUTERS = [
     ports(
-        "4.2.1", ROUTER, "a softmax of the k largest logits, with or without renormalise",
-        (
-            "mx.take_along_axis(probabilities, experts, axis=-1)",
-            "mx.softmax(mx.take_along_axis(logits.astype(mx.float32), experts, axis=-1), axis=-1)",
-        ),
-        (
-            TOPK_TORCH + "\n",
-            "logits.float().topk(k, dim=-1)\n    weights = weights.softmax(dim=-1)\n",
-        ),
-    ),
-    ports(
-        "4.2.1", ROUTER, "never renormalises",
-        (RETURN_MLX, "return experts, weights"),
-        (RETURN_TORCH, "return experts, weights"),
-    ),
-    Mutant(
-        "4.2.1", "renormalises only if asked to", ROUTER,
-        both=("renormalise: bool = True", "renormalise: bool = False"),
-    ),
-    ports(
-        "4.2.1", ROUTER, "the softmax runs over the tokens",
-        ("mx.softmax(logits.astype(mx.float32), axis=-1)", "mx.softmax(logits.astype(mx.float32), axis=0)"),
-        ("softmax(dim=-1)", "softmax(dim=0)"),
-    ),
-    ports(
         "4.2.1", ROUTER, "the softmax in the type of the logits",
         ("logits.astype(mx.float32)", "logits"),
         (TOPK_TORCH, TOPK_TORCH.replace(".float()", "")),
@@ -85,36 +60,15 @@ ROUTERS = [
     ),
 ]  # fmt: skip
 
-SORT_MLX, SORT_TORCH = "mx.argsort(pairs)", "pairs.argsort(stable=True)"
+SORT_TORCH = "pairs.argsort(stable=True)"
 COUNTS_TORCH = "counts.scatter_add(0, pairs, torch.ones_like(pairs))"
 COUNTS_MLX = "mx.zeros(num_experts, mx.int32).at[pairs].add(1)"
-ZEROS_TORCH = "    counts = torch.zeros(num_experts, dtype=torch.int64, device=pairs.device)\n"
 
 ORDERS = [
-    ports(
-        "4.2.2", ORDER, "returns the place of each pair, the inverse",
-        (SORT_MLX, f"mx.argsort({SORT_MLX})"),
-        (SORT_TORCH, f"{SORT_TORCH}.argsort()"),
-    ),
     ports(
         "4.2.2", ORDER, "takes the pairs column by column",
         ("    pairs = experts.flatten()", "    pairs = experts.T.flatten()"),
         ("    pairs = experts.flatten()", "    pairs = experts.T.flatten()"),
-    ),
-    ports(
-        "4.2.2", ORDER, "counts up to the largest expert that occurs",
-        (COUNTS_MLX, "mx.array([pairs.tolist().count(each) for each in range(max(pairs.tolist(), default=0) + 1)])"),
-        (f"{ZEROS_TORCH}", "    counts = torch.zeros(int(pairs.max()) + 1 if len(pairs) else 1, dtype=torch.int64)\n"),
-    ),
-    ports(
-        "4.2.2", ORDER, "notes that an expert occurs instead of counting",
-        (COUNTS_MLX, "mx.zeros(num_experts, mx.int32).at[pairs].maximum(1)"),
-        (COUNTS_TORCH, "counts.index_fill(0, pairs, 1)"),
-    ),
-    ports(
-        "4.2.2", ORDER, "counts in floating point",
-        ("mx.zeros(num_experts, mx.int32)", "mx.zeros(num_experts)"),
-        (COUNTS_TORCH, f"{COUNTS_TORCH}.float()"),
     ),
     ports(
         "4.2.2", ORDER, "counts on the host",
@@ -123,11 +77,6 @@ ORDERS = [
             "mx.array([pairs.tolist().count(each) for each in range(num_experts)], mx.int32)",
         ),
         (COUNTS_TORCH, "torch.tensor([pairs.tolist().count(each) for each in range(num_experts)])"),
-    ),
-    ports(
-        "4.2.2", ORDER, "a sort that need not keep the order",
-        None,
-        (SORT_TORCH, "pairs.argsort()"),
     ),
     ports(
         "4.2.2", ORDER, "sorts experts as numbers of 8 bits",
@@ -139,41 +88,16 @@ ORDERS = [
 PRODUCTS_BOTH = "[w(rows) for rows, w in zip(parts, weights, strict=True) if len(rows)]"
 NONE_MLX = " if outputs else mx.zeros((0, weights[0].shape[0]), x.dtype)"
 NONE_TORCH = " if outputs else x.new_empty(0, weights[0].shape[0])"
-PARTS_MLX, PARTS_TORCH = "mx.split(x, ends[:-1])", "x.split(counts.tolist())"
 
 PRODUCTS = [
     Mutant(
         "4.2.3", "multiplies every expert, with rows or without", PRODUCT,
         both=(PRODUCTS_BOTH, PRODUCTS_BOTH.replace(" if len(rows)", "")),
     ),
-    Mutant(
-        "4.2.3", "multiplies by W, not by its transpose", PRODUCT,
-        both=(
-            PRODUCTS_BOTH,
-            PRODUCTS_BOTH.replace("w(rows)", "(rows @ w.weight if w.shape[0] == w.shape[1] else w(rows))"),
-        ),
-    ),
-    Mutant(
-        "4.2.3", "one product per row", PRODUCT,
-        both=(
-            PRODUCTS_BOTH,
-            "[w(rows[i : i + 1]) for rows, w in zip(parts, weights, strict=True) for i in range(len(rows))]",
-        ),
-    ),
-    ports(
-        "4.2.3", PRODUCT, "cuts the rows into equal parts",
-        (PARTS_MLX, "mx.split(x, [i * len(x) // len(counts) for i in range(1, len(counts))])"),
-        (PARTS_TORCH, "x.tensor_split(len(counts))"),
-    ),
     ports(
         "4.2.3", PRODUCT, "no rows at all are float32",
         (NONE_MLX, NONE_MLX.replace(", x.dtype", "")),
         (NONE_TORCH, " if outputs else torch.zeros(0, weights[0].shape[0])"),
-    ),
-    ports(
-        "4.2.3", PRODUCT, "no rows at all keep their width",
-        (NONE_MLX, " if outputs else x"),
-        (NONE_TORCH, " if outputs else x"),
     ),
     ports(
         "4.2.3", PRODUCT, "results in float32",
@@ -187,41 +111,14 @@ PRODUCTS = [
     ),
 ]  # fmt: skip
 
-PAIRS_MLX = "outputs[mx.argsort(order)].reshape(*weights.shape, outputs.shape[-1])"
-PAIRS_TORCH = "outputs[order.argsort()].reshape(*weights.shape, outputs.shape[-1])"
 SUM_MLX = "(pairs.astype(mx.float32) * weights[..., None]).sum(axis=1).astype(outputs.dtype)"
 SUM_TORCH = "(pairs.float() * weights[..., None]).sum(dim=1).to(outputs.dtype)"
 
 SUMS = [
     ports(
-        "4.2.4", COMBINE, "takes the order for its inverse",
-        ("mx.argsort(order)", "order"),
-        ("order.argsort()", "order"),
-    ),
-    ports(
-        "4.2.4", COMBINE, "the mean of the experts",
-        (SUM_MLX, SUM_MLX.replace(" * weights[..., None]).sum", ").mean")),
-        (SUM_TORCH, SUM_TORCH.replace("(pairs.float() * weights[..., None]).sum", "pairs.float().mean")),
-    ),
-    ports(
-        "4.2.4", COMBINE, "divides by the sum of the weights",
-        (SUM_MLX, SUM_MLX.replace("weights[..., None]", "(weights / weights.sum(axis=1, keepdims=True))[..., None]")),
-        (SUM_TORCH, SUM_TORCH.replace("weights[..., None]", "(weights / weights.sum(dim=1, keepdim=True))[..., None]")),
-    ),
-    ports(
         "4.2.4", COMBINE, "weights in the type of the outputs",
         (SUM_MLX, "(pairs * weights[..., None].astype(outputs.dtype)).sum(axis=1)"),
         (SUM_TORCH, "(pairs * weights[..., None].to(outputs.dtype)).sum(dim=1)"),
-    ),
-    ports(
-        "4.2.4", COMBINE, "the most probable expert alone",
-        (SUM_MLX, "(pairs[:, 0].astype(mx.float32) * weights[:, :1]).astype(outputs.dtype)"),
-        (SUM_TORCH, "(pairs[:, 0].float() * weights[:, :1]).to(outputs.dtype)"),
-    ),
-    ports(
-        "4.2.4", COMBINE, "pairs of a token are T apart",
-        (PAIRS_MLX, "outputs[mx.argsort(order)].reshape(*weights.shape[::-1], -1).swapaxes(0, 1)"),
-        (PAIRS_TORCH, "outputs[order.argsort()].reshape(*weights.shape[::-1], -1).transpose(0, 1)"),
     ),
     ports(
         "4.2.4", COMBINE, "reads the order on the host",
@@ -233,7 +130,6 @@ SUMS = [
 EXPERTS = "[expert - mine.start for row in counts for expert in mine for _ in range(row[expert])]"
 
 PLANS = [
-    plan("counts experts from 0 on every rank", EXPERTS, EXPERTS.replace(" - mine.start", "")),
     plan(
         "takes the rows expert by expert",
         EXPERTS, EXPERTS.replace("for row in counts for expert in mine", "for expert in mine for row in counts"),
@@ -241,19 +137,12 @@ PLANS = [
 ]  # fmt: skip
 
 ARRIVED = "arrived = group.all_to_all(rows, plan.sent, plan.received)"
-BACK_MLX = "group.all_to_all(outputs[mx.argsort(order)], plan.received, plan.sent)"
-BACK_TORCH = "group.all_to_all(outputs[order.argsort()], plan.received, plan.sent)"
 MORE = "    outputs = compute(arrived[order], counts_here)\n"
 
 EXCHANGES = [
     Mutant(
         "4.2.6", "computes the rows as they arrive", RANKS,
         both=("compute(arrived[order], counts_here)", "compute(arrived, counts_here)"),
-    ),
-    ports(
-        "4.2.6", RANKS, "sends back as many as it has sent",
-        (BACK_MLX, BACK_MLX.replace("plan.received, plan.sent", "plan.sent, plan.received")),
-        (BACK_TORCH, BACK_TORCH.replace("plan.received, plan.sent", "plan.sent, plan.received")),
     ),
     Mutant(
         "4.2.6", "a rank without rows does not take part", RANKS,
@@ -271,19 +160,10 @@ EXCHANGES = [
             ARRIVED + "\n    group.all_gather(torch.nn.functional.pad(rows, (0, 0, 0, 64 - len(rows))))",
         ),
     ),
-    Mutant(
-        "4.2.6", "counts the rows of all experts, its own first", RANKS,
-        both=("len(counts) // group.size)", "len(counts))"),
-    ),
     ports(
         "4.2.6", RANKS, "gathers counts in the type of the rows",
         ("all_gather(counts)", "all_gather(counts.astype(rows.dtype)).astype(mx.int32)"),
         ("all_gather(counts)", "all_gather(counts.to(rows.dtype)).long()"),
-    ),
-    ports(
-        "4.2.6", RANKS, "gathers counts once more before it answers",
-        (BACK_MLX, "(group.all_gather(counts), " + BACK_MLX + ")[1]"),
-        (BACK_TORCH, "(group.all_gather(counts), " + BACK_TORCH + ")[1]"),
     ),
 ]  # fmt: skip
 
