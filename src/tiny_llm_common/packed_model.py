@@ -128,6 +128,8 @@ class PackedBatch:
         sampling: (K,) how to draw it.
         requests: (K,) the `Sequence` of each sampled row, if one of them wants its logits changed; empty otherwise.
         prompt_rows: whose next token is in the prompt, and gets its log-probability.
+        sources: (T,) which token of the batch submitted before it a row computes, by its place among that batch's
+            draws; -1 where `token_ids` has it. Empty if all are known (Day 4.4).
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -140,6 +142,7 @@ class PackedBatch:
     sampling: list[SamplingParams] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)
     prompt_rows: list[PromptRow] = field(default_factory=list)
+    sources: list[int] = field(default_factory=list)
 
     @property
     def spans(self) -> list[tuple[int, int]]:

@@ -45,6 +45,9 @@ class SequenceState(RequestLife, ABC):
         self.num_in_flight = (
             0  # tokens after the computed ones that the stages of a pipeline compute (Day 3.7)
         )
+        self.decodes_ahead: abc.Callable[[Any], bool] = (
+            waits_for_token  # asked while tokens are in flight (Day 4.4)
+        )
         self.num_cached = 0  # tokens that came from the prefix cache at the first admission
         self.waiting_since = 0.0  # when the scheduler's `add` took it, in seconds of the scheduler's clock
         self.token_time = 0.0  # when its last token came
@@ -159,6 +162,11 @@ class SequenceState(RequestLife, ABC):
             self.block_table.release()
 
 
+def waits_for_token(sequence: SequenceState) -> bool:
+    """Whether a request can decode while tokens of it are in flight: not without asynchronous scheduling."""
+    return False
+
+
 class KnownText(Protocol):
     """What a plan says something about: a text whose tokens are known before they are computed."""
 
@@ -182,7 +190,7 @@ class Scheduled(Generic[Text]):
     Args:
         sequence: the request.
         start: position of the first token.
-        size: how many; all of them are known.
+        size: how many; all of them are known, or it is one that a step in flight draws (Day 4.4).
     """
 
     sequence: Text
@@ -196,8 +204,11 @@ class Scheduled(Generic[Text]):
 
     @property
     def needs_token(self) -> bool:
-        """Whether it ends with the last token that is known, so that the model has to choose the next one."""
-        return self.stop == len(self.sequence.known_tokens)
+        """Whether it ends with the last token, so that the model has to choose the next one.
+
+        Before the step of that token is committed it is not known yet, and the entry ends after the known ones.
+        """
+        return self.stop >= len(self.sequence.known_tokens)
 
     @property
     def is_decode(self) -> bool:

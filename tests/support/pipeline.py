@@ -1,7 +1,9 @@
 """A pipelined scheduler over a fake of several stages, for the tests of Day 3.7."""
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
@@ -65,6 +67,21 @@ class FakeStages(FakePackedModel):
         self.on_the_way.clear()
 
 
+class FakeDevice(FakeStages):
+    """Two steps in flight; placeholders become what the step before has drawn (Day 4.4)."""
+
+    last: Sequence[Sampled] = ()  # what the step submitted last has drawn
+
+    def run(self, batch: PackedBatch) -> list[Sampled]:
+        """See `PackedModel.run`."""
+        filled = [
+            token if source < 0 else self.last[source].token
+            for token, source in zip(batch.token_ids, batch.sources or repeat(-1), strict=False)
+        ]
+        self.last = super().run(replace(batch, token_ids=filled))
+        return list(self.last)
+
+
 class Pipeline:
     """A scheduler, its blocks, its model, and what happened.
 
@@ -74,6 +91,7 @@ class Pipeline:
         num_blocks, block_size, caching: of the blocks.
         model: options of the model.
         scheduler: its class; `PipelinedScheduler` when None.
+        device: class of the model.
         options: of the scheduler.
     """
 
@@ -87,11 +105,12 @@ class Pipeline:
         caching: bool = False,
         model: dict[str, Any] | None = None,
         scheduler: Any = None,
+        device: type[FakeStages] = FakeStages,
         **options: Any,
     ):
         self.s, self.events, self.sequences = s, [], []
         self.allocator = s.BlockAllocator(num_blocks, block_size, watermark=0, enable_prefix_caching=caching)
-        self.model = FakeStages(self.allocator, s.Sampled, num_stages=num_stages, **(model or {}))
+        self.model = device(self.allocator, s.Sampled, num_stages=num_stages, **(model or {}))
         options = {"max_num_batched_tokens": 8, "max_num_seqs": 8, **options}
         self.scheduler = (scheduler or s.PipelinedScheduler)(
             self.model, self.allocator, clock=self.model.clock, on_event=self.events.append, **options
@@ -109,12 +128,19 @@ class Pipeline:
         twice = [(request, place) for (request, _, place), count in places.items() if count > 1]
         assert not twice, f"tokens (request, place) that are on their way twice: {twice}"
 
-    def add(self, size: int, max_tokens: int = 4) -> AnswerSequence:
-        """A request with a prompt of `size` tokens."""
+    def add(
+        self, size: int, max_tokens: int = 4, priority: str = "interactive", **params: Any
+    ) -> AnswerSequence:
+        """A request with a prompt of `size` tokens, and other sampling parameters by name."""
         prompt = [(7 * len(self.sequences) + token) % 250 for token in range(size)]
-        sampling = self.s.SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+        sampling = self.s.SamplingParams(**{"max_tokens": max_tokens, "ignore_eos": True, **params})
         made = self.s.Sequence(
-            prompt, ByteTokenizer(), request_id=len(self.sequences), sampling=sampling, max_seq_len=64
+            prompt,
+            ByteTokenizer(),
+            request_id=len(self.sequences),
+            sampling=sampling,
+            max_seq_len=64,
+            priority=priority,
         )
         self.sequences.append(made)
         self.scheduler.add(made)

@@ -23,6 +23,9 @@ from tiny_llm_common.scheduled import Scheduled
 from tiny_llm_common.structured_outputs import StructuredOutputsParams
 from tiny_llm_given.serving.loop_state import NotServing, QueueFull
 
+from .async_scheduling.async_scheduler import AsyncScheduler, run_ahead
+from .async_scheduling.pack_ahead import pack_ahead
+from .async_scheduling.placeholders import can_decode_ahead, must_wait, num_placeholders
 from .batching.hybrid_scheduler import HybridScheduler
 from .batching.packing import inputs_of, pack
 from .batching.padded_budget import room_for_prompts, tokens_to_delay

@@ -18,6 +18,7 @@ from .device_kernels import KERNELS as KERNELS  # to which it has added the sets
 from .embedding import Embedding, PackedEmbedding, embedding_of
 from .expert_order import sort_by_expert
 from .expert_parallel import run_on_ranks
+from .fill_placeholders import fill_placeholders
 from .flash_attention import (
     attention_statistics,
     finish_attention,

@@ -82,7 +82,7 @@ class PipelinedScheduler(HybridScheduler):
 
     def plan_chunk(self, plan: list[Scheduled], sequence: Sequence, left: int) -> int:
         """Adds the next tokens of a request, unless all that it knows is on its way."""
-        return super().plan_chunk(plan, sequence, left) if sequence.num_uncomputed else 0
+        return super().plan_chunk(plan, sequence, left) if sequence.num_uncomputed > 0 else 0
 
     def commit(self, plan: abc.Sequence[Scheduled], sampled: abc.Sequence[Sampled]) -> None:
         """Records what a micro-batch has computed; later chunks of its prompts stay in flight."""

@@ -51,8 +51,9 @@ class Sequence(SequenceState):
     @property
     def is_decoding(self) -> bool:
         """Whether the last token alone is left, and belongs to the answer."""
-        is_last = self.num_uncomputed == 1 and self.num_computed >= self.num_prompt_tokens
-        return is_last and not self.num_in_flight and not self.is_done
+        if self.num_in_flight:
+            return self.decodes_ahead(self)
+        return self.num_uncomputed == 1 and self.num_computed >= self.num_prompt_tokens and not self.is_done
 
     # What happens to it.
 

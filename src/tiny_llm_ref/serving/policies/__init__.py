@@ -11,6 +11,7 @@ from tiny_llm_common.packed_model import PackedModel
 from tiny_llm_common.scheduled import Scheduled
 from tiny_llm_given.serving import policies
 
+from ..async_scheduling.async_scheduler import run_ahead
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..blocks.block_allocator import BlockAllocator
 from ..parallel.pipelined_scheduler import PipelinedScheduler
@@ -60,21 +61,32 @@ POLICIES: dict[str, type[HybridScheduler]] = {
 
 
 def make_scheduler(
-    name: str, model: PackedModel, allocator: BlockAllocator, /, **options: Any
+    name: str,
+    model: PackedModel,
+    allocator: BlockAllocator,
+    /,
+    *,
+    async_scheduling: bool = False,
+    **options: Any,
 ) -> HybridScheduler:
     """A scheduler by the name of its policy.
 
     Args:
         name: a key of `POLICIES`; or "hybrid" or "separate", which are `HybridScheduler` with and without mixed steps.
         model, allocator, options: as the policy's class takes them. A model in several stages needs "hybrid".
+        async_scheduling: whether a step is planned while the one before it computes, see `AsyncScheduler`. The model
+            is a `PipelinedModel` then. Not for "separate", whose steps are two calls.
 
     Raises:
         ValueError: there is no such policy, or an option is out of range.
     """
     stages: Any = model
+    kinds = {"hybrid": HybridScheduler, **POLICIES}
+    if async_scheduling and name in kinds:
+        return run_ahead(kinds[name])(stages, allocator, **options)
     if getattr(model, "num_stages", 1) > 1:
         if name != "hybrid":
-            raise ValueError(f'policy is {name!r}: with pipeline_parallel_size above 1 give "hybrid"')
+            raise ValueError(f'policy is {name!r}: with several steps in flight give "hybrid"')
         return PipelinedScheduler(stages, allocator, **options)
     if name in ("hybrid", "separate"):
         return HybridScheduler(model, allocator, mixed_steps=name == "hybrid", **options)
