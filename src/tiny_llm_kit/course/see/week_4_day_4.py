@@ -1,0 +1,73 @@
+"""The screen of Day 4.4: host and device over time, step by step and ahead, on a device with a clock of its own.
+
+The learner's schedulers plan; the device fills in no tokens, because each of its draws is token 0.
+"""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ...engine.port import Port
+from ...solution_types import ServingPackage
+from ...trace.simulation.virtual_device import VirtualDevice, WorkSpan, served_on_device
+from ...trace.tables import figures_table
+
+HOST, STEP = 2, 6  # milliseconds of a step
+ANSWERS = (100, 60, 100, 30)  # tokens of each answer; all prompts fit into the first step
+TIMES = (0.6, 1.5, 2, 3, 6, 9, 12)  # milliseconds of the host, from a tenth of a step to two
+COLUMNS, LABEL = 62, 9  # of the chart, a millisecond each, and of its labels
+SIGNS = "█▓"  # of a step and of the next one
+WAYS = {"one after the other": "HybridScheduler", "asynchronous": "AsyncScheduler"}
+
+
+def show(b: Port, console: Console) -> None:
+    """Draw host and device under both schedulers, and a table of what the device waits."""
+    console.print(
+        f"{len(ANSWERS)} requests. The host needs {HOST} ms for a step, the device {STEP}. {SIGNS}: a step and the\n"
+        "next one. Dots: the device waits."
+    )
+    runs = {way: served(b.serving, way, HOST) for way in WAYS}
+    for way, run in runs.items():
+        console.print(f"\n{way}\n", style="bold")
+        draw(console, run)
+    console.print("\nShare of the time in which the device waits, and what the second way gains\n")
+    console.print(table_of(b.serving))
+
+
+def served(s: ServingPackage, way: str, host: float) -> VirtualDevice:
+    """The run of a way, with a host that needs this many milliseconds for a step."""
+    return served_on_device(s, getattr(s, WAYS[way]), host / 1000, STEP / 1000, ANSWERS)
+
+
+def draw(console: Console, run: VirtualDevice) -> None:
+    """Two rows with a column for each millisecond."""
+    for name, spans, idle in (("host", run.host, " "), ("device", run.device, "·")):
+        row = Text(f"{name:<{LABEL}}", style="dim")
+        for column in range(COLUMNS):
+            sign, style = cell(spans, (column + 0.5) / 1000, idle)
+            row.append(sign, style)
+        console.print(row, soft_wrap=True)
+    axis = "0" + f"{COLUMNS} ms".rjust(COLUMNS - 1)
+    console.print(Text(" " * LABEL + axis, style="dim"), soft_wrap=True)
+
+
+def cell(spans: Sequence[WorkSpan], time: float, idle: str) -> tuple[str, str]:
+    """The sign and the style of a moment."""
+    for number, span in enumerate(spans):
+        if span.start <= time < span.end:
+            return SIGNS[number % len(SIGNS)], "yellow" if idle == " " else "cyan"
+    return idle, "bold red"
+
+
+def table_of(s: ServingPackage) -> Table:
+    """For each time of the host the idle share of both ways, and what the second gains."""
+    table = figures_table("host, ms", *(f"{host:g}" for host in TIMES))
+    runs = {way: [served(s, way, host) for host in TIMES] for way in WAYS}
+    for way, row in runs.items():
+        table.add_row(way, *(f"{abs(run.idle_share):.0%}" for run in row))
+    plain, ahead = runs.values()
+    gains = (before.clock.now / after.clock.now for before, after in zip(plain, ahead, strict=True))
+    table.add_row("tokens per second", *(f"{gain:.2f} ×" for gain in gains))
+    return table

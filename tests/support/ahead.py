@@ -1,0 +1,64 @@
+"""An asynchronous scheduler over a fake that fills placeholders itself, for the tests of Day 4.4."""
+
+from typing import Any
+
+from tiny_llm_kit.solution_types import AnswerSequence, PackedBatch, Sampled
+
+from .fake_model import ByteTokenizer
+from .pipeline import FakeDevice, Pipeline
+
+
+class FakeAhead(FakeDevice):
+    """A `FakeDevice` that checks the sources of a batch, and keeps batches as they came, with their placeholders."""
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self.packed: list[PackedBatch] = []
+
+    def run(self, batch: PackedBatch) -> list[Sampled]:
+        """See `PackedModel.run`."""
+        self.packed.append(batch)
+        rows, drawn = len(batch.token_ids), len(self.last)
+        assert len(batch.sources) in (0, rows), (
+            f"{len(batch.sources)} sources for {rows} rows: one of each per row"
+        )
+        wrong = [source for source in batch.sources if not -1 <= source < drawn]
+        assert not wrong, f"source {wrong[0]} of a batch after one that drew {drawn} tokens"
+        return super().run(batch)
+
+
+class Ahead(Pipeline):
+    """A `Pipeline` of an `AsyncScheduler`, whose requests are texts.
+
+    Args:
+        s: the module `serving`.
+        num_blocks, block_size, options: see `Pipeline`.
+    """
+
+    model: FakeAhead
+
+    def __init__(self, s: Any, num_blocks: int = 64, block_size: int = 4, **options: Any):
+        options = {"max_num_batched_tokens": 16, **options}
+        super().__init__(
+            s, 2, num_blocks, block_size, scheduler=s.AsyncScheduler, device=FakeAhead, **options
+        )
+
+    def send(self, prompt: str, **sampling: Any) -> AnswerSequence:
+        """A request for a text."""
+        params, number = self.s.SamplingParams(**sampling), len(self.sequences)
+        made = self.s.Sequence(
+            [*prompt.encode()], ByteTokenizer(), request_id=number, sampling=params, max_seq_len=64
+        )
+        self.sequences.append(made)
+        self.scheduler.add(made)
+        return made
+
+    def answer_of(self, made: AnswerSequence) -> list[int]:
+        """The tokens that a request gets when it runs alone, up to its abort."""
+        alone = super().answer_of(made)
+        return alone[: len(made.tokens)] if made.finish_reason == "abort" else alone
+
+    def finish(self) -> None:
+        """Steps until no work remains; every answer is right then."""
+        super().finish()
+        self.check_answers()
