@@ -25,6 +25,8 @@ from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.repo import BACKENDS, ROOT, SOURCES
 
+from .overlay import statements
+
 LAYOUT = {"NL", "COMMENT", "NEWLINE", "INDENT", "DEDENT", "ENDMARKER"}
 BELOW = ("tiny_llm_common", "tiny_llm_given")  # what a solution imports by its whole name
 Import = tuple[Path, frozenset[str]]  # a file, and the names that an import binds
@@ -53,10 +55,10 @@ def code_lines(file: Path) -> frozenset[int]:
 
 def docstring_lines(source: str) -> set[int]:
     """The numbers of the lines of all docstrings."""
-    owners = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+    tree, owners = ast.parse(source), (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     texts = (
         node.body[0]
-        for node in ast.walk(ast.parse(source))
+        for node in [tree, *statements(tree)]
         if isinstance(node, owners) and ast.get_docstring(node, clean=False) is not None
     )
     return {line for text in texts for line in range(text.lineno, (text.end_lineno or text.lineno) + 1)}

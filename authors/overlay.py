@@ -145,7 +145,7 @@ def _imports_one_of(names: set[str], module: ModuleType) -> bool:
 def _imports(text: str, package: str) -> set[str]:
     """Modules that a text imports at any place, among names that are no modules."""
     found: set[str] = set()
-    for node in _statements(ast.parse(text)):
+    for node in statements(ast.parse(text)):
         if isinstance(node, ast.ImportFrom):
             origin = resolve_name("." * node.level + (node.module or ""), package)
             found |= {origin, *(f"{origin}.{alias.name}" for alias in node.names)}
@@ -154,9 +154,9 @@ def _imports(text: str, package: str) -> set[str]:
     return found
 
 
-def _statements(node: ast.AST) -> Iterator[ast.AST]:
+def statements(node: ast.AST) -> Iterator[ast.AST]:
     """All statements in a node; of a whole tree most nodes are expressions, in which nothing is imported."""
     for field in ("body", "handlers", "orelse", "finalbody", "cases"):
         for child in getattr(node, field, ()):
             yield child
-            yield from _statements(child)
+            yield from statements(child)

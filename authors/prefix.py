@@ -1,8 +1,10 @@
 """The prefix check: a learner at day N is graded only on what they can have written.
 
 With days ≤ N solved and the rest blank, the tests of day N pass; so do those of one sitting of a large day, with only
-the sittings up to it solved. With day N blank, each of its tests fails, and fails because of a blank of that day. With
-one task alone blank, each of its own tests stops at that very task.
+the sittings up to it solved. With one task alone blank, each of its own tests stops at that very task.
+
+So each test of day N also fails while the whole day is blank: up to the first blank of the day, it runs what it ran in
+those two runs. No solution asks whether a task is blank.
 """
 
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from tiny_llm_kit.course.pages import sittings_of
 from tiny_llm_kit.course.tree import days, exercises_of, learner_file, reference_files, tasks
 from tiny_llm_kit.trace.text import counted
 
-from .in_process import DayTests, TestOutcome, with_day_tests
+from .in_process import DayTests, with_day_tests
 
 SHOWN = 8  # problems of one run that are printed
 
@@ -67,17 +69,6 @@ def _solved_until(tests: DayTests, day: Day, number: int) -> Finding:
     return Finding(f"day {day}, with {what} solved", len(outcomes), problems)
 
 
-def _blank_at(tests: DayTests, day: Day) -> Finding:
-    """Check with days before `day` solved: each of its tests must end at a blank of `day`.
-
-    Each of its tasks must have tests.
-    """
-    tests.solution.put(course_with(lambda task: task.of_day >= day))
-    outcomes = tests.run(day)
-    problems = [f"{o.nodeid} does not need its task: {o.status}" for o in outcomes if not _waits_for(o, day)]
-    return Finding(f"day {day} blank", len(outcomes), problems)
-
-
 def _blank_alone(tests: DayTests, task: Task) -> Finding:
     """Check with all but one task solved: each test of this task must stop at it."""
     tests.solution.put(course_with(lambda other: other == task))
@@ -87,18 +78,12 @@ def _blank_alone(tests: DayTests, task: Task) -> Finding:
     return Finding(f"task {task} alone blank", len(outcomes), problems)
 
 
-def _waits_for(outcome: TestOutcome, day: Day) -> bool:
-    found = task_of_label(outcome.message)
-    return found is not None and found[0].of_day == day
-
-
 def _runs() -> list[Callable[[DayTests], Finding]]:
     """Every run of the check."""
-    found: list[Callable[[DayTests], Finding]] = []
-    for day in days():
-        found += [partial(_solved_until, day=day, number=n + 1) for n in range(len(sittings_of(day)))]
-        found.append(partial(_blank_at, day=day))
-    return found + [partial(_blank_alone, task=task) for task in tasks()]
+    solved = [
+        partial(_solved_until, day=day, number=n + 1) for day in days() for n in range(len(sittings_of(day)))
+    ]
+    return [*solved, *(partial(_blank_alone, task=task) for task in tasks())]
 
 
 def report_prefix(console: Console, backends: list[str]) -> int:

@@ -110,7 +110,6 @@ def serve(port, model, slots: int, requests: int, params: dict) -> Recorded:
     ("slots", "requests", "params"),
     [
         (1, 5, {}),
-        (3, 11, {}),
         (3, 11, {"temperature": 0.7, "top_p": 0.9}),
         (8, 24, {}),
     ],

@@ -10,6 +10,7 @@ import weakref
 from collections import deque
 from copy import copy
 from dataclasses import fields, replace
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -497,7 +498,9 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize(
+    ("way", "loaded"), [*zip(WAYS, cycle(installed_backends()))], ids=str, indirect=["loaded"]
+)
 def test_wherever_a_run_is_interrupted_it_is_empty_and_right_afterwards(make, way):
     """After any step or event, also by a listener that raises ever after, or in the middle of a call of the model."""
     options = dict(way)

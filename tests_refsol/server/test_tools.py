@@ -157,9 +157,13 @@ NESTED = {
 
 
 @pytest.mark.parametrize(
-    "options", [{"max_tokens": 400}, {"max_tokens": None}, {"max_tokens": 400, "temperature": 1.5}]
+    ("schema", "options"),
+    [
+        (UNBOUNDED, {"max_tokens": 400, "temperature": 1.5}),
+        (UNBOUNDED, {"max_tokens": None}),
+        (NESTED, {"max_tokens": 400}),
+    ],
 )
-@pytest.mark.parametrize("schema", [UNBOUNDED, NESTED], ids=["flat", "nested"])
 def test_arguments_without_limits_of_their_own_come_to_an_end(client, schema, options):
     """A model of some million parameters never closes a string that it may write on."""
     tools = [{"type": "function", "function": {"name": "note", "parameters": schema}}]
