@@ -541,8 +541,8 @@ def test_a_full_queue_is_429_with_the_time_to_come_again(serving, alone):
 def test_503_while_the_model_is_loading(serving):
     gate = threading.Event()
     with serving(wait=False, on_open=lambda llm: gate.wait(PATIENCE)) as server:
-        assert ask(server, "GET", "/health")[0] == 200, "who restarts it now, restarts it for ever"
-        for method, path in (("GET", "/ready"), ("GET", "/v1/models"), ("POST", "/v1/completions")):
+        reads = [("GET", path) for path in ("/health", "/ping", "/ready", "/v1/models")]
+        for method, path in (*reads, ("POST", "/v1/completions")):
             status, headers, found = ask(server, method, path, {"prompt": "a"})
             assert status == 503 and "starting" in found["error"]["message"] and headers["Retry-After"]
         gate.set()

@@ -187,9 +187,9 @@ def add_probes(app: FastAPI, metrics: ServerMetrics) -> None:
     @app.post("/ping", responses={413: WRONG, 503: WRONG})
     @app.get("/health", responses={503: WRONG})
     async def health(request: Request) -> dict[str, str]:
-        """200 unless the engine is dead."""
+        """200 once the engine is ready, and until it is dead: whoever waits for 200 may send requests."""
         state = service_of(request).state
-        if state == "dead":
+        if state in ("starting", "dead"):
             raise not_serving(state)
         return {"status": state}
 

@@ -160,7 +160,7 @@ def _load() -> list[tuple[int, int]]:
 def _compare(s: ServingPackage, console: Console) -> None:
     runs = [ServedLoad(s, SEQS * LEN // PAGE, options) for options in RUNS.values()]
     tokens = sum(prompt for prompt, _ in runs[0].sizes)
-    console.print(f"\n{len(runs[0].sizes)} prompts of {tokens:,} tokens together, exponential ladders\n")
+    console.print(f"\n{len(runs[0].sizes)} prompts of {tokens:,} tokens together, exponential buckets\n")
     rows = {
         "graphs that the load met": [f"{len(run.met)}" for run in runs],
         "graphs to warm up": [f"{len(run.buckets.warm_up_list())}" for run in runs],

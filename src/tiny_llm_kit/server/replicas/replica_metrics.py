@@ -45,6 +45,8 @@ class ReplicaMetrics(EngineMetrics):
             ["model_name", "outcome"],
             registry=self._registry,
         )
+        for outcome in ("retried", "failed"):  # a rate needs a zero before the first loss
+            self._losses.labels(self._label, outcome)
         values = self._num_accepted, lambda: len(self._times) - self._num_accepted()
         for (name, about), value in zip(GAUGES.items(), values, strict=True):
             self._gauge(name, about, value)
