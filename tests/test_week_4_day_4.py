@@ -177,7 +177,7 @@ def test_an_ended_request_is_not_ready(s):
     made = request(s, "abcde", "x", 5, 1)
     made.block_table = s.BlockTable(s.BlockAllocator(4, 4))
     made.finish("stop")
-    assert s.can_decode_ahead(made) is False
+    assert s.can_decode_ahead(made) is False, "a request that has ended is planned again"
 
 
 @pytest.mark.task("4.4.3", after="4.4.5")
@@ -296,7 +296,7 @@ def test_nobody_is_preempted_where_no_block_is_missing(s):
     engine = Ahead(s, num_blocks=2)
     made, other = running(engine, "ab", "x", 1), running(engine, "cd", "x", 0)
     assert engine.scheduler.make_room(made) is True
-    assert engine.scheduler.running == [made, other]
+    assert engine.scheduler.running == [made, other], "a request lost its place, and no block was missing"
 
 
 @pytest.mark.task("4.4.4")
@@ -308,7 +308,7 @@ def test_the_youngest_makes_room_for_a_placeholder(s):
         running(engine, "cd", "x", 0),
         running(engine, "efghi", "", 0),
     )
-    assert engine.scheduler.make_room(oldest) is True
+    assert engine.scheduler.make_room(oldest) is True, "it still runs: there is a younger request"
     assert engine.scheduler.running == [oldest, middle], "the youngest waits again, the others run"
     assert (youngest.num_preemptions, middle.num_preemptions) == (1, 0)
     assert len(oldest.block_table.blocks) == 2
@@ -321,7 +321,7 @@ def test_the_last_free_block_is_enough(s):
     engine.allocator.watermark_blocks = 1
     made, other = running(engine, "ab", "xy", 1), running(engine, "cd", "x", 0)
     assert engine.scheduler.make_room(made) is True
-    assert engine.scheduler.running == [made, other]
+    assert engine.scheduler.running == [made, other], "a block is free, and nobody has to give one up"
     assert (len(made.block_table.blocks), engine.allocator.num_free) == (2, 0)
 
 
@@ -330,8 +330,8 @@ def test_the_youngest_gives_up_its_own_place(s):
     """It does not run any more, so it is not planned. What is in flight of it is dropped."""
     engine = Ahead(s, num_blocks=2)
     oldest, youngest = running(engine, "cd", "x", 0), running(engine, "ab", "xy", 1)
-    assert engine.scheduler.make_room(youngest) is False
-    assert engine.scheduler.running == [oldest]
+    assert engine.scheduler.make_room(youngest) is False, "it has no place any more: False says so"
+    assert engine.scheduler.running == [oldest], "the older request keeps its place"
     assert (youngest.num_computed, youngest.num_in_flight, engine.allocator.num_free) == (0, 0, 1)
 
 
@@ -364,7 +364,7 @@ def test_a_placeholder_says_where_its_token_comes_from(s):
     ]
     batch = s.pack_ahead(plan, [request(s, "p", number=9), ahead, other])
     assert batch.sources == [2, -1, 1, -1, -1, -1, -1], f"{batch.sources}: one per row, -1 where it is known"
-    assert batch.token_ids == [0, ord("z"), 0, *b"klmn"], f"{batch.token_ids}: 0 for a placeholder"
+    assert batch.token_ids == [0, ord("z"), 0, *b"klmn"], f"{batch.token_ids}: known ids, 0 for a placeholder"
     assert batch.sample_rows == [0, 1, 2, 6], f"{batch.sample_rows}: a placeholder's row draws the next token"
     assert batch.sampling == [other.sampling, plain.sampling, ahead.sampling, prompt.sampling]
 
@@ -374,8 +374,9 @@ def test_a_placeholder_has_a_position_and_a_slot(s):
     """Those of the token that it stands for. All tokens before it are its past, in flight or not."""
     ahead, plain, _ = entries(s, s.BlockAllocator(16, 4))
     batch = s.pack_ahead([s.Scheduled(plain, 3, 1), s.Scheduled(ahead, 7, 1)], [ahead])
-    assert batch.positions == [3, 7]
-    assert batch.slots == [*plain.block_table.slots(3, 4), *ahead.block_table.slots(7, 8)]
+    assert batch.positions == [3, 7], f"{batch.positions}: the placeholder is token 7 of its text"
+    slots = [*plain.block_table.slots(3, 4), *ahead.block_table.slots(7, 8)]
+    assert batch.slots == slots, f"{batch.slots}, not {slots}: the slots of these positions"
     assert batch.query_start == [0, 1, 2]
     assert batch.context_lens == [3, 7], (
         f"{batch.context_lens}: 7 tokens are before it, one of them in flight"
@@ -390,7 +391,9 @@ def test_a_batch_without_placeholders_has_no_sources(s, drawn):
     _, plain, prompt = entries(s, s.BlockAllocator(16, 4))
     plan = [s.Scheduled(plain, 3, 1), s.Scheduled(prompt, 2, 3)]
     batch = s.pack_ahead(plan, [prompt, plain][:drawn])
-    assert batch == s.pack(plan), f"{batch}, and `pack` gives {s.pack(plan)}"
+    assert batch == s.pack(plan), (
+        f"all tokens are known, so it is what `pack` makes: {s.pack(plan)}, not {batch}"
+    )
 
 
 @pytest.mark.task("4.4.5")
