@@ -13,8 +13,8 @@ from tiny_llm_kit.repo import SOURCES
 # products on a CPU, an int4 kernel with its own layout, and layers that call our own kernels between their products.
 WITHOUT_TWIN = {
     "between_products.py", "cpu_attention.py", "cpu_products.py", "expert_weights.py", "hpu.py", "hpu_attention.py",
-    "hpu_mixture.py", "hpu_quantized.py", "hpu_self_check.py", "int4.py", "native_layer.py", "page_attention.py",
-    "solution.py",
+    "hpu_mixture.py", "hpu_quantized.py", "hpu_self_check.py", "int4.py", "native_layer.py", "native_step.py",
+    "page_attention.py", "solution.py",
 }  # fmt: skip
 INIT = "tiny_llm_ref/__init__.py"
 # Functions that other files of the same port use, and the other port has no need of.

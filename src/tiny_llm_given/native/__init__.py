@@ -1,13 +1,14 @@
 """The kernels in C++ as Python calls them: by addresses, with every shape and type checked first.
 
 A solution has the files of Day 4.1: `product.cpp`, `quantized_product.cpp` and `decode_attention.cpp`. The others, and
-the header `lines.h` of all, are given and stand here.
+the header `lines.h` of all, are given and stand here; `layers.cpp` is made of all of them.
 """
 
 from functools import cached_property
 
 from .attention import DecodeKernel
 from .kernel import ProductKernel
+from .layers import LayersKernel
 from .quantized_product import QuantizedKernel
 
 
@@ -35,3 +36,8 @@ class NativeKernels:
     def decode_attention(self) -> DecodeKernel:
         """Attention of decodes."""
         return DecodeKernel(self.package)
+
+    @cached_property
+    def layers(self) -> LayersKernel:
+        """All layers of a step of decodes, by the three others."""
+        return LayersKernel(self.package, (self.product, self.quantized_product, self.decode_attention))

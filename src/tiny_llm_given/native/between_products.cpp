@@ -38,17 +38,25 @@ static inline float inverse_root(const Number* x, int64_t size, float eps) {
   return 1 / sqrtf(sum_of(squares) / size + eps);
 }
 
+// x · factor · weight
 template <typename Number>
-static void normalize_row(const Number* x, const Number* weight, float eps, Number* y, int64_t size) {
-  const Line factor = line_of(inverse_root(x, size, eps));
+static void scale_numbers(const Number* x, const Number* weight, float factor, Number* y, int64_t size) {
+  const Line all = line_of(factor);
   for (int64_t i = 0; i < size; i += LINE)
-    store_some(y + i, times(times(load_some(x + i, size - i), factor), load_some(weight + i, size - i)), size - i);
+    store_some(y + i, times(times(load_some(x + i, size - i), all), load_some(weight + i, size - i)), size - i);
+}
+
+// x += y
+template <typename Number>
+static void add_numbers(Number* x, const Number* y, int64_t size) {
+  for (int64_t i = 0; i < size; i += LINE) store_some(x + i, add(load_some(x + i, size - i), load_some(y + i, size - i)), size - i);
 }
 
 template <typename Number>
 static void normalize(const Number* x, const Number* weight, Number* y, int64_t rows, int64_t size, float eps, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static) if (rows > 1)
-  for (int64_t row = 0; row < rows; row++) normalize_row(x + row * size, weight, eps, y + row * size, size);
+  for (int64_t row = 0; row < rows; row++)
+    scale_numbers(x + row * size, weight, inverse_root(x + row * size, size, eps), y + row * size, size);
 }
 
 // Pairs (i, i + size / 2) of a head turned by their angles. Without a weight the head is not normalised.
@@ -95,17 +103,21 @@ static void split_heads(const Heads<Number>& h, int64_t rows, int threads) {
   for (int64_t row = 0; row < rows; row++) split_row(h, row);
 }
 
-// silu(gate) · up, of rows that hold first all gates and then all ups.
+// silu(gate) · up
+template <typename Number>
+static void gate_numbers(const Number* gates, const Number* ups, Number* y, int64_t size) {
+  for (int64_t i = 0; i < size; i += LINE) {
+    const Line one = load_some(gates + i, size - i);
+    store_some(y + i, times(times(one, sigmoid(one)), load_some(ups + i, size - i)), size - i);
+  }
+}
+
+// The same of rows that hold first all gates and then all ups.
 template <typename Number>
 static void gate(const Number* x, Number* y, int64_t rows, int64_t size, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static) if (rows > 1)
-  for (int64_t row = 0; row < rows; row++) {
-    const Number *gates = x + row * 2 * size, *ups = gates + size;
-    for (int64_t i = 0; i < size; i += LINE) {
-      const Line one = load_some(gates + i, size - i);
-      store_some(y + row * size + i, times(times(one, sigmoid(one)), load_some(ups + i, size - i)), size - i);
-    }
-  }
+  for (int64_t row = 0; row < rows; row++)
+    gate_numbers(x + row * 2 * size, x + row * 2 * size + size, y + row * size, size);
 }
 
 #define EXPORT(Number, name)                                                                                          \

@@ -83,14 +83,18 @@ def source(name: str, package: str = GIVEN) -> str:
     return (pkgutil.get_data(package, name) or b"").decode()
 
 
-def library(name: str, package: str = GIVEN) -> ctypes.CDLL:
+def library(name: str, package: str = GIVEN, included: Sequence[tuple[str, str]] = ()) -> ctypes.CDLL:
     """The compiled kernel `name` of a package, for example "product.cpp" of "tiny_llm.native".
+
+    Args:
+        included: files that it includes beside the header, and the package of each.
 
     Raises:
         NativeError: there is no compiler, or the library cannot be loaded here.
         CompileError: the source does not compile.
     """
-    texts = (name, source(name, package)), (HEADER, source(HEADER))
+    files = (name, package), (HEADER, GIVEN), *included
+    texts = tuple((file, source(file, owner)) for file, owner in files)
     try:
         return _library(texts, compiler(), os.environ.get(FLAGS, ""))
     except _CompilerSays as error:

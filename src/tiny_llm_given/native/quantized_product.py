@@ -93,6 +93,14 @@ class PackedMatrix:
         self._sizes = outputs, self.columns, group_size, bits
         self._kinds = CONSTANTS.index(constants.dtype), planes
 
+    def fields(self, bias: int | None) -> list[int]:
+        """A `Matrix` of `layers.cpp`.
+
+        Args:
+            bias: the address of (O,), float32; or None.
+        """
+        return [*self._addresses, bias or 0, *self._sizes, *self._kinds]
+
     def multiply(self, x: int, y: int, bias: int | None, rows: int, is_bf16: bool, threads: int) -> None:
         """Writes x @ Wᵀ + bias to y, with x rounded to `planes`: each group of a row has its largest number as 127.
 

@@ -19,6 +19,7 @@ from .cpu_products import Multiply, PackedLinear, PlainLinear, by_tiles, by_vect
 from .native import NativeMatrix, computes
 from .native_layer import NativeLayer, can_be_native, has_kernel
 from .native_quantized import NativeQuantizedMatrix
+from .native_step import use_native_step
 from .page_attention import attend_in_pages, page_reads
 from .solution import TorchSolution
 
@@ -125,6 +126,7 @@ def use_native_layers(solution: TorchSolution, model: Any, chunk_kernel: bool = 
         if can_be_native(inner_layer(layer)):
             # One by one: the matrices of the layer that it replaces are free then.
             model.layers[place] = changed_layer(layer, NativeLayer)
+    use_native_step(model, solution.NATIVE.layers)
 
 
 def _by_layer(x: torch.Tensor, w: Linear, bias: torch.Tensor | None) -> torch.Tensor:

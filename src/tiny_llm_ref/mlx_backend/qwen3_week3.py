@@ -124,12 +124,16 @@ class Qwen3ModelWeek3(Qwen3ModelWeek2):
             (K, V) logits of `inputs.sample_rows`; None when there are no such rows.
         """
         step = self.begin(inputs, pools[0].page_size)
-        x = self.embedding(inputs.token_ids[None])
-        for layer, pool in zip(self.layers, pools, strict=True):
-            x = layer(x, step, pool)
+        x = self.through_layers(self.embedding(inputs.token_ids[None]), step, pools)
         if inputs.sample_rows is None:
             return None
         return self.finish(x, inputs.sample_rows)
+
+    def through_layers(self, x: mx.array, step: PackedStep, pools: Sequence[TinyKvPagedPool]) -> mx.array:
+        """The residual stream after all layers, (1, T, E) to (1, T, E). Given: a device may have its own."""
+        for layer, pool in zip(self.layers, pools, strict=True):
+            x = layer(x, step, pool)
+        return x
 
     def begin(self, inputs: PackedInputs, page_size: int) -> PackedStep:
         """RoPE's rows and the masks of one step. Given."""

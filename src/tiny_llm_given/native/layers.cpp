@@ -1,0 +1,249 @@
+// All layers of a step of decodes in one call: the kernels of Day 4.1, and those between the products, by one team of
+// threads. A layer has nine parts; between two of them every thread waits for the others.
+//
+// Each kernel is a file with names of its own, so it has a namespace. What they include stands here, outside of those.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <thread>
+#include <vector>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "lines.h"
+
+namespace product {
+#include "product.cpp"
+}
+namespace quantized {
+#include "quantized_product.cpp"
+}
+namespace decodes {
+#include "decode_attention.cpp"
+}
+namespace between {
+#include "between_products.cpp"
+}
+
+// Fields of 8 bytes each, in the order in which layers.py writes them.
+struct Matrix {
+  const void *w, *constants;
+  const float* bias;
+  int64_t outputs, columns, group, bits, type_of_constants, planes;  // no bits: plain numbers; no outputs: no matrix
+};
+
+struct Layer {
+  const void *input_norm, *mlp_norm, *query_norm, *key_norm;
+  int64_t is_windowed;
+  Matrix in[3], out, gate_up[2], down;  // the first ones may be joined
+};
+
+struct Runs {
+  const int64_t *starts, *counts, *runs;
+};
+
+struct Step {
+  void* x;                           // (rows, size): read, and written
+  const float *cosines, *sines;      // (rows, stride)
+  const int64_t* slots;              // (rows)
+  const Layer* layers;               // (num_layers)
+  void* const* pools;                // (num_layers, 2): keys and values, each (slots, kv_heads, head_size)
+  Runs runs[2];                      // of layers without and with a window
+  int64_t num_layers, rows, size, heads, kv_heads, head_size, hidden, stride;
+};
+
+// Where threads wait for each other. They are as many as have come: OpenMP may give fewer than were asked for. One that
+// waits longer than a few microseconds lets others run, which may be those that it waits for.
+class Meeting {
+ public:
+  std::atomic<int64_t> next{0};  // of the pieces that no thread has taken
+
+  void wait(int threads) {
+    const int now = rounds.load(std::memory_order_acquire);
+    if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == threads) {
+      arrived.store(0, std::memory_order_relaxed);
+      next.store(0, std::memory_order_relaxed);
+      rounds.store(now + 1, std::memory_order_release);
+      return;
+    }
+    for (int spins = 0; rounds.load(std::memory_order_acquire) == now; spins++)
+      if (spins >= SPINS) std::this_thread::yield();
+  }
+
+ private:
+  static constexpr int SPINS = 4000;
+  alignas(64) std::atomic<int> arrived{0};
+  alignas(64) std::atomic<int> rounds{0};
+};
+
+// One thread of a team.
+struct Member {
+  Meeting& meeting;
+  int thread, threads;
+
+  // `work(i)` for all i below `count`, in shares of the same size.
+  template <typename Work>
+  void share(int64_t count, Work work) {
+    for (int64_t i = count * thread / threads; i < count * (thread + 1) / threads; i++) work(i);
+    meeting.wait(threads);
+  }
+
+  // The same for pieces of different size: whoever is free takes the next one.
+  template <typename Work>
+  void take(int64_t count, Work work) {
+    for (int64_t i; (i = meeting.next.fetch_add(1, std::memory_order_relaxed)) < count;) work(i);
+    meeting.wait(threads);
+  }
+};
+
+constexpr int64_t PIECE = quantized::MOST_COLUMNS;  // columns of a row that one thread fills: whole groups
+
+static quantized::QuantizedProduct quantized_product(const Matrix& m, const void* x, void* y, int64_t rows, int8_t* bytes,
+                                                     float* scales, bool is_bf16) {
+  float* sums = scales + (m.bits > 0 ? rows * m.planes * (m.columns / m.group) : 0);
+  return {x, (const uint8_t*)m.w, m.constants, m.bias, y, bytes, scales, sums, rows * m.planes, m.outputs, m.columns,
+          int(m.group), int(m.planes), is_bf16};
+}
+
+template <int BITS>
+static int multiply_block(const quantized::QuantizedProduct& p, int64_t constants, int64_t b) {
+  if (constants == quantized::OF_FLOAT16)
+    return quantized::multiply_block<BITS, Float16, quantized::ROWS>(p, 0, b);
+  if (constants == quantized::OF_BF16) return quantized::multiply_block<BITS, uint16_t, quantized::ROWS>(p, 0, b);
+  return quantized::multiply_block<BITS, float, quantized::ROWS>(p, 0, b);
+}
+
+template <typename Number>
+static int multiply_blocks(const product::Product<Number>& p, int64_t b) {
+  using namespace product;
+  if (b + BLOCKS <= p.blocks()) return product::multiply_blocks<ROWS>(p, 0, b);
+  int task = 0;
+  for (; b < p.blocks(); b++)
+    for (int64_t row = 0; row < p.rows; row++) task = blank(task, multiply_line(p, row, b));
+  return task;
+}
+
+// Column `column` of a row of the outputs of neighbouring matrices, which are (rows, outputs) each.
+template <typename Number>
+static Number* output_at(const Matrix* m, Number* y, int64_t rows, int64_t row, int64_t column) {
+  for (; column >= m->outputs; m++) {
+    y += rows * m->outputs;
+    column -= m->outputs;
+  }
+  return y + row * m->outputs + column;
+}
+
+template <typename Number>
+struct Team {
+  const Step& s;
+  const Layer& l;
+  float eps, scale;
+  Number *x, *filled, *wide, *query, *keys, *values;
+  int8_t* bytes;
+  float* scales;
+  Member me;
+  int task;
+
+  // y = filled Wᵀ for each of `count` matrices. First `fill(row, column, count)` writes pieces of `filled`, and after a
+  // block of outputs is computed `finish(first, count)` reads them.
+  template <typename Fill, typename Finish>
+  void multiply(const Matrix* m, int count, Number* y, Fill fill, Finish finish) {
+    const Matrix* first = m;
+    for (; m < first + count && m->outputs > 0; y += s.rows * m->outputs, m++) {
+      const auto p = quantized_product(*m, filled, y, s.rows, bytes, scales, sizeof(Number) == 2);
+      const int64_t pieces = (m->columns + PIECE - 1) / PIECE;
+      me.share(s.rows * pieces, [&](int64_t i) {
+        const int64_t row = i / pieces, column = i % pieces * PIECE, some = std::min(PIECE, m->columns - column);
+        if (m == first) fill(row, column, some);
+        for (int64_t g = column; m->bits > 0 && g < column + some; g += m->group) round_group(p, g / m->group * s.rows + row);
+      });
+      const int64_t blocks = m->bits > 0 ? 1 : product::BLOCKS, all = (m->outputs + LINE - 1) / LINE;
+      me.share((all + blocks - 1) / blocks, [&](int64_t i) {
+        task = blank(task, multiply_block(*m, p, y, i * blocks));
+        finish(i * blocks * LINE, std::min(blocks * LINE, m->outputs - i * blocks * LINE));
+      });
+    }
+  }
+
+  int multiply_block(const Matrix& m, const quantized::QuantizedProduct& p, Number* y, int64_t b) {
+    if (m.bits == 0)
+      return multiply_blocks(product::Product<Number>{filled, (const Number*)m.w, m.bias, y, s.rows, m.outputs, m.columns}, b);
+    return m.bits == 4 ? ::multiply_block<4>(p, m.type_of_constants, b) : ::multiply_block<8>(p, m.type_of_constants, b);
+  }
+
+  void normalize(const void* weight, int64_t row, int64_t column, int64_t count) {
+    const Number* from = x + row * s.size;
+    between::scale_numbers(from + column, (const Number*)weight + column, between::inverse_root(from, s.size, eps),
+                           filled + row * s.size + column, count);
+  }
+
+  // x += some columns of wide
+  void add_residual(int64_t first, int64_t count) {
+    for (int64_t row = 0; row < s.rows; row++)
+      between::add_numbers(x + row * s.size + first, wide + row * s.size + first, count);
+  }
+
+  // One head of keys of a row, and the queries that share it: RoPE, the row's own place in the pages, attention.
+  void attend(int64_t row, int64_t kv_head) {
+    const int64_t queries = s.heads / s.kv_heads, size = s.head_size, at = (s.slots[row] * s.kv_heads + kv_head) * size;
+    const float *cosines = s.cosines + row * s.stride, *sines = s.sines + row * s.stride;
+    const auto head = [&](int64_t i) { return output_at(l.in, wide, s.rows, row, i * size); };
+    for (int64_t i = kv_head * queries; i < (kv_head + 1) * queries; i++)
+      between::turn_head(head(i), (const Number*)l.query_norm, eps, cosines, sines, query + (row * s.heads + i) * size, size);
+    between::turn_head(head(s.heads + kv_head), (const Number*)l.key_norm, eps, cosines, sines, keys + at, size);
+    memcpy(values + at, head(s.heads + s.kv_heads + kv_head), sizeof(Number) * size);
+    const Runs& r = s.runs[l.is_windowed];
+    const decodes::Decodes<Number> d{query, keys, values, filled, r.starts, r.counts, r.runs, s.heads, s.kv_heads, size, scale};
+    task = blank(task, decodes::attend_row(d, row, kv_head));
+  }
+
+  void gate(int64_t row, int64_t column, int64_t count) {
+    const auto at = [&](int64_t i) { return output_at(l.gate_up, wide, s.rows, row, i); };
+    between::gate_numbers(at(column), at(s.hidden + column), filled + row * s.hidden + column, count);
+  }
+
+  void compute() {
+    const auto nothing = [](auto...) {};
+    const auto add = [&](int64_t first, int64_t count) { add_residual(first, count); };
+    multiply(l.in, 3, wide, [&](auto... where) { normalize(l.input_norm, where...); }, nothing);
+    me.take(s.rows * s.kv_heads, [&](int64_t i) { attend(i / s.kv_heads, i % s.kv_heads); });
+    multiply(&l.out, 1, wide, nothing, add);
+    multiply(l.gate_up, 2, wide, [&](auto... where) { normalize(l.mlp_norm, where...); }, nothing);
+    multiply(&l.down, 1, wide, [&](auto... where) { gate(where...); }, add);
+  }
+};
+
+template <typename Number>
+static int compute(const Step& s, float eps, float scale, int threads) {
+  const int64_t heads = s.heads * s.head_size, most = std::max({s.size, heads, s.hidden});
+  const int64_t widest = std::max({s.size, heads + 2 * s.kv_heads * s.head_size, 2 * s.hidden});
+  const std::unique_ptr<Number[]> numbers(new Number[s.rows * (most + widest + heads)]);
+  const std::unique_ptr<int8_t[]> bytes(new int8_t[s.rows * 2 * most]);
+  const std::unique_ptr<float[]> scales(new float[s.rows * 2 * 2 * most / 32]);
+  Number *filled = numbers.get(), *wide = filled + s.rows * most, *query = wide + s.rows * widest;
+  Meeting meeting;
+  int task = 0;
+#pragma omp parallel num_threads(threads) reduction(max : task)
+  {
+#ifdef _OPENMP
+    const Member me{meeting, omp_get_thread_num(), omp_get_num_threads()};
+#else
+    const Member me{meeting, 0, 1};
+#endif
+    for (int64_t i = 0; i < s.num_layers; i++) {
+      Team<Number> team{s,     s.layers[i], eps, scale, (Number*)s.x, filled, wide, query, (Number*)s.pools[2 * i],
+                        (Number*)s.pools[2 * i + 1], bytes.get(), scales.get(), me, task};
+      team.compute();
+      task = team.task;
+    }
+  }
+  return task;
+}
+
+extern "C" int compute_layers(const Step* step, float eps, float scale, int is_bf16, int threads) {
+  return is_bf16 ? compute<uint16_t>(*step, eps, scale, threads) : compute<float>(*step, eps, scale, threads);
+}

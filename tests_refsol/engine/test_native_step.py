@@ -1,0 +1,151 @@
+"""All layers of a step of decodes in one call: the same numbers as layer by layer, and when there is no such call."""
+
+import numpy as np
+import pytest
+import torch
+
+from support.packed import PackedServing
+from tiny_llm_given.torch import native_step, products
+from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.model.checkpoint import Checkpoint
+from tiny_llm_kit.model.quantization import WeightQuantizer
+
+pytestmark = [pytest.mark.tool("c++"), pytest.mark.port("torch")]
+
+SIZES = {"hidden_size": 192, "intermediate_size": 320, "head_dim": 32, "num_hidden_layers": 2}
+HEADS = {"num_attention_heads": 6, "num_key_value_heads": 2}
+FAMILIES = {
+    "qwen3": {},
+    "qwen2": {"architecture": "Qwen2ForCausalLM", "attention_bias": True},
+    "windowed": {
+        "architecture": "MistralForCausalLM",
+        "sliding_window": 5,
+        "layer_types": ("sliding_attention", "full_attention"),
+    },
+}
+# The bits of queries, keys, values, gate, up and the others; p is plain.
+KINDS = {"plain": "pppppp", "4 bits": "444444", "8 bits": "888888", "mixed": "448484", "apart": "484p4p"}
+NAMES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+
+
+@pytest.fixture(params=["bfloat16", "float32"])
+def port(request):
+    return Port("tiny_llm_ref", "torch", "cpu", request.param)
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    """Sets the number of threads, for one test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def native_model(port, monkeypatch):
+    """Makes a model of native layers."""
+    monkeypatch.setattr(products, "_has_ways", lambda w: True)  # plain matrices in float32, too
+
+    def make(kinds="pppppp", rounds="int8", **sizes):
+        case = small_model(3, **SIZES | HEADS | sizes)
+        weights = dict(random_checkpoint(port, case, port.float_dtype).weights)
+        for name, array in weights.items():
+            place = next((NAMES.index(part) for part in NAMES if part in name), 5)
+            if len(array.shape) == 2 and "embed" not in name and kinds[place] != "p":
+                quantizer = WeightQuantizer(port, int(kinds[place]), lambda bits: rounds)
+                weights[name] = quantizer.quantize(name, array, case.config)
+        model = port.Qwen3ModelWeek3(Checkpoint(case.config, weights), attention="device")
+        port.given.use_packed_kernels(model)
+        port.given.use_products(model, "native")
+        port.given.use_native_layers(model)
+        return model
+
+    return make
+
+
+def decoded(port, model, rows):
+    """Logits of a step of decodes after their prompts, and all keys and values."""
+    numbers = np.random.default_rng(rows)
+    server = PackedServing(port, port.serving, model, num_blocks=100)
+    texts = [
+        numbers.integers(0, model.config.vocab_size, size=2 + 3 * row % 23).tolist() for row in range(rows)
+    ]
+    made = [server.sequence(text, number) for number, text in enumerate(texts)]
+    server.run([(sequence, 0, len(text) - 1) for sequence, text in zip(made, texts, strict=True)])
+    logits = server.run([(sequence, len(text) - 1, 1) for sequence, text in zip(made, texts, strict=True)])
+    kept = [part.float().numpy() for pool in server.runner.pools for part in (pool.keys, pool.values)]
+    return [np.stack(logits), *kept]
+
+
+def assert_same(port, model, rows, calls):
+    """The logits and the pages, to the last bit."""
+    counted, step = [], model.through_layers
+    step.kernel = Counting(step.kernel, counted)
+    found = decoded(port, model, rows)
+    assert len(counted) == calls
+    del model.through_layers
+    for actual, expected in zip(found, decoded(port, model, rows), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+class Counting:
+    """A kernel that notes its calls."""
+
+    def __init__(self, kernel, counted):
+        self.compute, self.check, self.counted = kernel.compute, kernel.check, counted
+
+    def __getattribute__(self, name):
+        if name == "compute":
+            super().__getattribute__("counted").append(name)
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kinds", KINDS)
+def test_a_step_of_decodes_is_that_of_its_layers(port, native_model, family, kinds):
+    assert_same(port, native_model(KINDS[kinds], **FAMILIES[family]), 3, calls=1)
+
+
+@pytest.mark.parametrize(("count", "rows"), [(1, 1), (1, 16), (2, 1), (2, 2), (2, 7), (3, 5), (5, 16)])
+@pytest.mark.parametrize("kinds", ["plain", "mixed"])
+def test_threads_share_any_number_of_rows(port, native_model, threads, count, rows, kinds):
+    """Also when there are more threads than cores, or than pieces."""
+    threads(count)
+    assert_same(port, native_model(KINDS[kinds], "int16"), rows, calls=1)
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (4, 4), (16, 1), (5, 5)])
+def test_heads_that_share_keys(port, native_model, heads):
+    sizes = dict(zip(HEADS, heads, strict=True))
+    assert_same(port, native_model("444444", **sizes, head_dim=64), 4, calls=1)
+
+
+def test_a_step_with_a_prompt_goes_layer_by_layer(port, native_model):
+    """A prompt of one token, too: it has no past."""
+    model = native_model()
+    server, counted = PackedServing(port, port.serving, model), []
+    model.through_layers.kernel = Counting(model.through_layers.kernel, counted)
+    first, second = server.sequence([3, 1, 4], 0), server.sequence([5], 1)
+    server.run([(first, 0, 2)])
+    server.run([(first, 2, 1), (second, 0, 1)])
+    assert not counted
+
+
+@pytest.mark.parametrize("name", ["product", "quantized_product", "decode_attention"])
+def test_a_blank_kernel_leaves_the_layers_as_they_are(port, native_model, monkeypatch, name):
+    """Found when the step would be put on: in mid-layer, pages would have been written already."""
+    kernels = port.given.kernels
+    monkeypatch.delitem(vars(kernels.layers), "problem", raising=False)
+    monkeypatch.setitem(vars(getattr(kernels, name)), "problem", "week 4 day 1 task 2: multiply_tile")
+    assert "through_layers" not in vars(native_model())
+    assert kernels.layers.problem == "week 4 day 1 task 2: multiply_tile"
+    monkeypatch.delitem(vars(kernels.layers), "problem")
+
+
+def test_other_layers_keep_their_path(port, native_model, monkeypatch):
+    """A layer that is no native one, here for its heads of 16 numbers; and numbers of another type than the model's."""
+    assert "through_layers" not in vars(native_model(head_dim=16))
+    assert isinstance(native_model().through_layers, native_step.NativeStep)
+    monkeypatch.setattr(native_step, "NAMES", dict.fromkeys(native_step.NAMES, "float64"))
+    assert "through_layers" not in vars(native_model())
