@@ -15,11 +15,14 @@ import os
 import runpy
 import sys
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import NoReturn
 
 # Never MLX, whose BLAS is chosen before it is imported, nor huggingface_hub, which reads its environment once.
 LIBRARIES = ("numpy", "torch", "pytest", "hypothesis", "jinja2", "tokenizers", "safetensors")
 LIBRARIES += ("rich.console", "rich.markdown", "rich.progress", "rich.table")
+# pytest imports its plugins, too, and what they need: half of the time of a fork that runs a few tests.
+LIBRARIES += tuple(sorted({plugin.module for plugin in entry_points(group="pytest11")}))
 
 
 def become(job: dict) -> None:
