@@ -43,9 +43,9 @@ class AnswerFormat:
         """The answer of a request that is not streamed."""
         return {**self._head(self.kind, [self.choice(answer) for answer in answers]), "usage": usage}
 
-    def chunk(self, pieces: Sequence[Piece]) -> Json:
-        """A chunk of a stream."""
-        return self._head(self.chunk_kind, [self.delta(piece) for piece in pieces])
+    def chunks(self, piece: Piece) -> list[Json]:
+        """The chunks of a piece in a stream."""
+        return [self._head(self.chunk_kind, [self.delta(piece)])]
 
     def usage_chunk(self, usage: Json) -> Json:
         """The last chunk of a stream whose client asked for the numbers of tokens."""
@@ -224,6 +224,15 @@ class ChatFormat(AnswerFormat):
         content = {"content": answer.text} if self._new_reader is None else self._read(answer).message()
         return self._choice(answer.index, "message", {"role": "assistant", **content}, answer)
 
+    def chunks(self, piece: Piece) -> list[Json]:
+        """The reason to finish has a chunk of its own, as in OpenAI's API: clients may read no text beside it."""
+        [chunk] = super().chunks(piece)
+        [choice] = chunk["choices"]
+        if piece.finish_reason is None or not any(choice["delta"].values()):
+            return [chunk]
+        begun = {**choice, "finish_reason": None, "stop_reason": None}
+        return [{**chunk, "choices": [each]} for each in (begun, {**choice, "delta": {}, "logprobs": None})]
+
     def delta(self, piece: Piece) -> Json:
         content = {"content": piece.text} if self._new_reader is None else self._read(piece).fields()
         return self._choice(piece.index, "delta", content, piece)
@@ -291,10 +300,10 @@ class ChunkEvents:
             return ""
         if is_inner and self._prompt_tokens is None and not self._format.reads_text:
             return self._with_text(piece)
-        chunk = self._format.chunk([piece])
-        if is_inner and self._format.reads_text and not chunk["choices"][0]["delta"]:
+        chunks = self._format.chunks(piece)
+        if is_inner and self._format.reads_text and not chunks[0]["choices"][0]["delta"]:
             return ""
-        return self._event(chunk)
+        return "".join(map(self._event, chunks))
 
     def first(self, count: int) -> str:
         return "".join(map(self._event, self._format.first_chunks(count)))
@@ -304,7 +313,8 @@ class ChunkEvents:
 
     def _with_text(self, piece: Piece) -> str:
         if piece.index not in self._around:
-            marked = self._event(self._format.chunk([replace(piece, text=MARK)]))
+            [chunk] = self._format.chunks(replace(piece, text=MARK))
+            marked = self._event(chunk)
             self._around[piece.index] = marked.split(json.dumps(MARK))
         before, after = self._around[piece.index]
         return f"{before}{json.dumps(piece.text)}{after}"
