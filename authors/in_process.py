@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Generic, TypeVar
 from unittest.mock import patch
 
@@ -68,7 +69,8 @@ class DayTests(Generic[Result]):
         Args:
             port: runs only this port's and the policy's tests; None runs those of every port.
         """
-        return [(_twin_name(item), self._run(item)) for item in self._items(of, port)]
+        items = self._items(of, port)
+        return [(_twin_name(item), self._run(item, after)) for item, after in zip_longest(items, items[1:])]
 
     def first_failure(self, of: Day | Task, port: str | None = None, idea: Hashable = None) -> TestOutcome:
         """Outcome of the first test that does not pass, or of the last one if all pass.
@@ -89,10 +91,10 @@ class DayTests(Generic[Result]):
             raise LookupError(f"{of} has no tests")
         return outcome
 
-    def _run(self, item: pytest.Item) -> TestOutcome:
+    def _run(self, item: pytest.Item, after: pytest.Item | None = None) -> TestOutcome:
+        """Run a test; fixtures that `after` shares with it stay. Without it all end: none keeps an earlier solution."""
         with self._output_kept():
-            # Without a next test every fixture ends with this one, so that no fixture keeps an earlier solution.
-            item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=after)
         return self.outcomes.pop(item.nodeid)
 
     def _items(self, of: Day | Task, port: str | None = None) -> list[pytest.Item]:
