@@ -72,6 +72,13 @@ class FakeDevice(FakeStages):
 
     last: Sequence[Sampled] = ()  # what the step submitted last has drawn
 
+    def submit(self, batch: PackedBatch) -> None:
+        """See `PipelinedModel.submit`. What follows a step that fails reads what that step has not written."""
+        if self.on_the_way and isinstance(self.on_the_way[-1], RuntimeError):
+            self.on_the_way.append(self.on_the_way[-1])
+        else:
+            super().submit(batch)
+
     def run(self, batch: PackedBatch) -> list[Sampled]:
         """See `PackedModel.run`."""
         filled = [

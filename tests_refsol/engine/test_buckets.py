@@ -114,7 +114,7 @@ class Recorded:
         self.port, self.every, self.calls = port, every, 0
         model = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), "simple")
         self.runner = port.packed_runner(model, BLOCKS, PAGE, buckets=buckets, capture=self._capture)
-        self.sampler, self.runner.sampler = self.runner.sampler, self.sample
+        self.launch, self.runner.sampler.launch = self.runner.sampler.launch, self.sample
         self.operations, self.samplers, self.host_reads = {}, set(), 0  # operations by the key of the step
 
     def _capture(self, step):
@@ -135,7 +135,7 @@ class Recorded:
 
     def sample(self, *arguments):
         out = []
-        self.samplers.add(record(lambda: out.append(self.sampler(*arguments))).signature)
+        self.samplers.add(record(lambda: out.append(self.launch(*arguments))).signature)
         return out[0]
 
     @property
@@ -184,27 +184,64 @@ def test_where_pages_are_not_padded_the_rows_have_few_shapes(torch_port):
     assert shapes == warm
 
 
-def test_a_step_reads_its_tokens_and_nothing_else(monkeypatch, torch_port):
-    """On `meta` there are no numbers, and whatever reads one raises; but the copy of the tokens is let through."""
-    import torch
+class OnMeta:
+    """A runner on `meta`, where whatever reads a number raises; but the copies of tokens are let through, and kept."""
 
-    weights = {name: torch.tensor(w, device="meta") for name, w in random_weights(CASE).items()}
-    model = torch_port.Qwen3ModelWeek3(Checkpoint(CASE.config, weights), "device")
-    few = {"decode_tokens": (2, SEQS), "chunk_tokens": (BUDGET,), "decode_pages": (60,), "chunk_pages": (60,)}
-    runner = torch_port.packed_runner(model, BLOCKS, PAGE, buckets=replace(buckets_of(), **few))
-    runner.device = runner.sampler.device = "meta"
-    copies = []
-    monkeypatch.setattr(
-        torch.Tensor, "tolist", lambda self: copies.append(tuple(self.shape)) or [0] * self.shape[0]
-    )
-    runner.warm_up()
-    rows = [bucket.rows for bucket in runner.buckets.warm_up_list()]
-    assert len(copies) == len(rows) + len(set(rows)) and set(copies) == {(count,) for count in rows}
-    copies.clear()
-    batch = PackedBatch(
-        [1, 2, 3], [4, 0, 1], [9, 0, 1], [0, 1, 3], [4, 0], [[0, 1], [2]], [0], [SamplingParams()]
-    )
-    assert [one.token for one in runner.run(batch)] == [0] and copies == [(6,)]
+    def __init__(self, monkeypatch, port, **options):
+        import torch
+
+        weights = {name: torch.tensor(w, device="meta") for name, w in random_weights(CASE).items()}
+        model = port.Qwen3ModelWeek3(Checkpoint(CASE.config, weights), "device")
+        few = {
+            "decode_tokens": (2, SEQS),
+            "chunk_tokens": (BUDGET,),
+            "decode_pages": (60,),
+            "chunk_pages": (60,),
+        }
+        buckets = replace(buckets_of(), **few)
+        self.copies: list[str] = []  # what was begun, and what was read
+        self.shapes: list[tuple[int, ...]] = []
+        monkeypatch.setattr(port.backend_module, "start_read", self._start)
+        monkeypatch.setattr(port.backend_module, "threads_compute", lambda device: False)
+        self.runner = port.packed_runner(model, BLOCKS, PAGE, buckets=buckets, **options)
+        self.runner.device = self.runner.sampler.device = "meta"
+
+    def _start(self, array):
+        number = len(self.shapes)
+        self.shapes.append(tuple(array.shape))
+        self.copies.append(f"begin {number}")
+
+        def read():
+            self.copies.append(f"read {number}")
+            return np.zeros(array.shape, int)
+
+        return read
+
+
+BATCH = PackedBatch(
+    [1, 2, 3], [4, 0, 1], [9, 0, 1], [0, 1, 3], [4, 0], [[0, 1], [2]], [0], [SamplingParams()]
+)
+
+
+def test_a_step_reads_its_tokens_and_nothing_else(monkeypatch, torch_port):
+    made = OnMeta(monkeypatch, torch_port)
+    made.runner.warm_up()
+    rows = [bucket.rows for bucket in made.runner.buckets.warm_up_list()]
+    assert len(made.shapes) == len(rows) + len(set(rows)) and set(made.shapes) == {(count,) for count in rows}
+    made.shapes.clear()
+    assert [one.token for one in made.runner.run(BATCH)] == [0] and made.shapes == [(6,)]
+
+
+def test_a_step_that_runs_ahead_reads_its_tokens_after_the_next_one_is_submitted(monkeypatch, torch_port):
+    """Also when that one takes its token from the device: one read per step, one step late."""
+    made = OnMeta(monkeypatch, torch_port, async_scheduling=True)
+    ahead = replace(BATCH, token_ids=[0, 2, 3], positions=[5, 0, 1], sources=[0, -1, -1])
+    for batch in (BATCH, ahead):
+        made.runner.submit(batch)
+    assert [one.token for one in made.runner.collect()] == [0]
+    made.runner.submit(ahead)
+    made.runner.collect()
+    assert made.copies == ["begin 0", "begin 1", "read 0", "begin 2", "read 1"]
 
 
 class Traced:

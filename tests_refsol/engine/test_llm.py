@@ -493,6 +493,7 @@ WAYS = [
     {"num_blocks": 12, "max_num_seqs": 5},
     {"scheduling_policy": "priority", "max_num_seqs": 2},
     {"speculative_config": DRAFTS},
+    *({"async_scheduling": True, **options} for options in ({}, {"num_blocks": 12}, {"max_num_seqs": 2})),
     {"enable_chunked_prefill": False, "max_num_batched_tokens": None},
     *({"stages": 2, **options} for options in ({}, {"num_blocks": 12}, {"max_num_seqs": 2})),
 ]
@@ -650,6 +651,7 @@ WAYS = {
     "in two calls": {"policy": "separate"},
     "again after a preemption": {"num_blocks": 8, "max_num_seqs": 3, "max_num_batched_tokens": 16},
     "with drafts": {"speculative_config": {"method": "ngram"}},
+    "one step ahead": {"async_scheduling": True},
 }
 
 
@@ -733,6 +735,7 @@ EFFECTS = {
     "tensor_parallel_size": (2, None),  # in test_ranks.py
     "enable_expert_parallel": (True, None),  # in test_mixtures.py
     "pipeline_parallel_size": (2, None),  # in test_ranks.py
+    "async_scheduling": (True, lambda llm: (type(llm.engine.scheduler), type(llm.engine.runner))),
     "speculative_config": ({"method": "ngram"}, lambda llm: type(llm.engine.scheduler)),
 }
 ENDLESS = SamplingParams(max_tokens=99, ignore_eos=True)
@@ -773,11 +776,12 @@ def test_the_pool_of_a_device_that_knows_its_memory_follows_a_profiling_run(make
     assert peaks[2] > peaks[1] > 0, "a larger step needs more"
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("policy", ["static", "orca", "chunks-only", "sarathi", "paced", "slack"])
-def test_policies_by_name_change_no_answer(make, policy):
+def test_policies_by_name_change_no_answer(make, policy, ahead):
     """Whole prompts get the budget that they need; the slack scheduler measures its steps before the first request."""
     whole = {"max_num_batched_tokens": None} if policy in ("static", "orca") else {}
-    llm = make(policy=policy, **whole)
+    llm = make(policy=policy, async_scheduling=ahead, **whole)
     assert texts(llm.generate(PROMPTS, SIX)) == texts(make().generate(PROMPTS, SIX))
     assert (llm.engine.planning.profile is not None) == (policy == "slack")
     assert llm.engine.allocator.num_free == llm.engine.allocator.num_blocks, "measuring takes no block"

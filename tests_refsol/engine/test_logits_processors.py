@@ -82,7 +82,8 @@ class SimpleNamespaceWithHash(SimpleNamespace):
 @settings(max_examples=40, deadline=None)
 def test_rows_change_as_the_formulas_say_and_rows_of_padding_do_not(port, seed, rows, padding):
     logits = np.random.default_rng(seed).normal(size=(len(rows) + padding, VOCABULARY)).astype(np.float32) * 3
-    actual = port.numpy(LogitsProcessors(port.backend_module)(port.array(logits), rows))
+    positions = [len(request.prompt_tokens) + len(request.tokens) for request in rows]
+    actual = port.numpy(LogitsProcessors(port.backend_module)(port.array(logits), rows, positions))
     for row, request in enumerate(rows):
         expected = changed_by_formula(
             logits[row], request.sampling, request.prompt_tokens, request.tokens, EOS
@@ -98,8 +99,10 @@ def test_shapes_are_those_of_the_bucket_and_a_power_of_two(b, rng):
     counted.put = lambda array, ids, values: shapes.add(tuple(ids.shape)) or array
     for length in range(1, 40):
         params = SamplingParams(max_tokens=None, frequency_penalty=1.0)
-        request = SimpleNamespaceWithHash(sampling=params, tokens=list(range(length)), grammar=None)
-        LogitsProcessors(counted)(b.array(rng.normal(size=(8, VOCABULARY))), [request])
+        request = SimpleNamespaceWithHash(
+            sampling=params, tokens=[*range(length)], prompt_tokens=[], grammar=None
+        )
+        LogitsProcessors(counted)(b.array(rng.normal(size=(8, VOCABULARY))), [request], [length])
     assert shapes == {(8, columns) for columns in (1, 2, 4, 8, 16, 32, 64)}
 
 
@@ -170,8 +173,10 @@ def alone(loaded):
         {"enable_chunked_prefill": False, "max_num_batched_tokens": None},
         {"num_blocks": 9, "max_num_seqs": 5},
         {"max_num_seqs": 16},
+        {"async_scheduling": True, "max_num_seqs": 16},
+        {"async_scheduling": True, "num_blocks": 9, "max_num_seqs": 5},
     ],
-    ids=["chunks", "separate", "whole", "preemption", "batch"],
+    ids=["chunks", "separate", "whole", "preemption", "batch", "ahead", "ahead with preemption"],
 )
 def test_answers_are_the_same_in_any_way_to_run_them(make, alone, options):
     """Every parameter on every prompt. In the largest batch a second round hits the prefix cache."""

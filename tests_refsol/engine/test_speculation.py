@@ -257,7 +257,7 @@ def test_tokens_come_with_the_probabilities_of_the_model(backend):
         0.9, top_p=0.85, presence_penalty=0.7, frequency_penalty=0.4, repetition_penalty=1.2
     )
     made = [_State(params, [0, 1], [2, 2]), *(_State(params, [0, 1], [2, 2, token]) for token in range(8))]
-    changed = b.numpy(LogitsProcessors(b.backend_module)(b.array(logits), made))
+    changed = b.numpy(LogitsProcessors(b.backend_module)(b.array(logits), made, [4, *[5] * 8]))
     drafts = rng.integers(0, 8, requests)  # they know nothing of the model
     rows = np.stack([np.broadcast_to(changed[0], (requests, 8)), changed[1 + drafts]], 1).reshape(-1, 8)
     each = [SamplingParams(0.9, top_p=0.85, seed=seed) for seed in range(requests)]

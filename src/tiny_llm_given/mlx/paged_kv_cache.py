@@ -47,6 +47,10 @@ class TinyKvPagedPool:
         self.keys[slots] = key
         self.values[slots] = value
 
+    def launch(self) -> None:
+        """Begins to compute what is still lazy, and does not wait."""
+        mx.async_eval(self.keys, self.values)
+
     def materialize(self) -> None:
         """Computes what is still lazy."""
         mx.eval(self.keys, self.values)

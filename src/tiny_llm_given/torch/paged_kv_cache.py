@@ -59,6 +59,10 @@ class TinyKvPagedPool:
         self.keys.index_copy_(0, slots, key)
         self.values.index_copy_(0, slots, value)
 
+    def launch(self) -> None:
+        """Begins what is still lazy, and does not wait."""
+        hpu.mark_step()
+
     def materialize(self) -> None:
         """Launches what a Gaudi's lazy mode has collected; elsewhere torch has computed already."""
         hpu.mark_step()

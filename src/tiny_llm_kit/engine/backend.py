@@ -42,11 +42,13 @@ if TYPE_CHECKING:
         score_tokens = staticmethod(backend_torch.score_tokens)
         seed = staticmethod(backend_torch.seed)
         set_threads = staticmethod(backend_torch.set_threads)
+        start_read = staticmethod(backend_torch.start_read)
         spread = staticmethod(backend_torch.spread)
         synchronize = staticmethod(backend_torch.synchronize)
         take = staticmethod(backend_torch.take)
         to_array = staticmethod(backend_torch.to_array)
         to_numpy = staticmethod(backend_torch.to_numpy)
+        threads_compute = staticmethod(backend_torch.threads_compute)
         trace = staticmethod(backend_torch.trace)
         where = staticmethod(backend_torch.where)
 

@@ -66,6 +66,9 @@ class EngineOptions:
         enable_expert_parallel: whether these devices share the experts of a mixture, and not every expert's matrices.
         pipeline_parallel_size: devices that each hold some of the layers, one process each, and compute different steps
             at the same time. For the policy "hybrid".
+        async_scheduling: whether the next step is planned while this one computes (Day 4.4): for an accelerator, which
+            else waits for Python between two steps. For all policies but "separate", and for one device without drafts.
+            On a CPU the two share the cores.
         speculative_config: how drafts are made, see `SpeculativeConfig`; None makes none (Day 4.3). For the policies
             "hybrid" and "separate".
 
@@ -94,6 +97,7 @@ class EngineOptions:
     tensor_parallel_size: int = 1
     enable_expert_parallel: bool = False
     pipeline_parallel_size: int = 1
+    async_scheduling: bool = False
     speculative_config: Mapping[str, Any] | None = None
 
     def __post_init__(self):
@@ -116,6 +120,8 @@ class EngineOptions:
             )
         if self.speculation is not None:
             self._check_speculation()
+        if self.async_scheduling:
+            self._check_async()
         if self.cpu_products not in (None, "measured", "usual"):
             raise ValueError(f'cpu_products is {self.cpu_products!r}: give "measured" or "usual"')
         if self.activations not in (None, "int8", "int16", "float"):
@@ -151,6 +157,24 @@ class EngineOptions:
             raise ValueError(
                 f'speculative_config is for policy="hybrid" or "separate", and the policy is {self.policy!r}'
             )
+
+    def _check_async(self) -> None:
+        for name, excludes, reason in (
+            (
+                "speculative_config",
+                self.speculation is not None,
+                "drafts follow a token that is not known yet",
+            ),
+            ("pipeline_parallel_size", self.has_stages, "the stages have steps in flight already"),
+            (
+                "tensor_parallel_size",
+                self.tensor_parallel_size > 1,
+                "only the first rank knows what it has drawn",
+            ),
+            ("policy", self.policy == "separate", '"separate" computes a step in two calls'),
+        ):
+            if excludes:
+                raise ValueError(f"async_scheduling and {name}: {reason}; leave one of them out")
 
     @property
     def speculation(self) -> SpeculativeConfig | None:

@@ -112,10 +112,11 @@ class LLMEngine:
         Raises:
             RuntimeError: answers wait or run, whose blocks would be lost.
         """
-        if self.has_work_remaining():
+        if self.num_open:
             raise RuntimeError(
                 f"answers wait or run ({self.num_open}): reset the prefix cache when they have ended"
             )
+        self.scheduler.close()  # a step of ended requests may be in flight
         self._start_scheduler()
 
     def _emit(self, event: Event) -> None:

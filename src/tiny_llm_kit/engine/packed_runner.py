@@ -12,6 +12,7 @@ from typing import Any
 from ..solution_types import Array, Bucket, Buckets, PackedBatch, Sampled
 from ..terminal import FatalError
 from .backend import Backend
+from .backends.seeded_sampling import Draws
 
 
 class RankError(FatalError):
@@ -256,23 +257,28 @@ class PackedRunner:
         return self.backend_module.to_array(values, device=self.device)
 
     def _choose(self, batch: PackedBatch, logits: Array) -> list[Sampled]:
-        """One token for each sampled row; the rows after those are of prompts, or fill a bucket."""
+        """One token for each sampled row."""
+        return self._read(batch, *self._draw(batch, logits))
+
+    def _draw(self, batch: PackedBatch, logits: Array) -> tuple[Draws, Draws | None]:
+        """Begins to draw, and to score prompts: the rows after those that are sampled, before those of a bucket."""
         if self.on_logits is not None and batch.sample_rows:
             self.on_logits(
                 batch.sample_rows, self.backend_module.to_numpy(logits)[: len(batch.sample_rows)].copy()
             )
-        if batch.prompt_rows:
-            self._score_prompts(batch, logits)
         rows = batch.sample_rows[: len(batch.sampling)]
         positions = [batch.positions[row] + 1 for row in rows]  # of the new tokens
-        choices = self.sampler(logits, batch.sampling, positions, batch.requests)
-        return [self.sampled(*choice) for choice in choices]
+        draws = self.sampler.launch(logits, batch.sampling, positions, batch.requests)
+        return draws, self._score_prompts(batch, logits) if batch.prompt_rows else None
 
-    def _score_prompts(self, batch: PackedBatch, logits: Array) -> None:
-        """Tells requests the log-probabilities of their prompts' tokens."""
+    def _score_prompts(self, batch: PackedBatch, logits: Array) -> Draws:
         asked, first = batch.prompt_rows, len(batch.sampling)
         tokens = [row.sequence.prompt_tokens[row.position + 1] for row in asked]
         counts = [row.sequence.sampling.prompt_logprobs for row in asked]
-        choices = self.sampler.score(logits[first : first + len(asked)], tokens, counts)
-        for row, choice in zip(asked, choices, strict=True):
+        return self.sampler.score(logits[first : first + len(asked)], tokens, counts)
+
+    def _read(self, batch: PackedBatch, draws: Draws, prompts: Draws | None) -> list[Sampled]:
+        """Waits for the tokens, and tells requests the log-probabilities of their prompts' tokens."""
+        for row, choice in zip(batch.prompt_rows, prompts.choices() if prompts else (), strict=True):
             row.sequence.take_prompt_sampled(row.position, self.sampled(*choice))
+        return [self.sampled(*choice) for choice in draws.choices()]

@@ -50,6 +50,7 @@ class Planning:
         }
         if self.speculation is not None:
             return self.speculation.scheduler(runner, allocator, **given)
+        given["async_scheduling"] = options.async_scheduling
         return names.make_scheduler(options.policy, runner, allocator, **given)
 
     def _slack_options(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .async_runner import AsyncRunner
 from .backend import Backend
 from .backends.candidate_filter import CandidateFilter
 from .backends.seeded_sampling import SeededSampler
@@ -44,6 +45,7 @@ def packed_runner(
     model: Any,
     num_blocks: int,
     block_size: int,
+    async_scheduling: bool = False,
     **options: Any,
 ) -> PackedRunner:
     """A `PackedRunner` for a model of Week 3, with these options; see `model_runner`.
@@ -52,6 +54,7 @@ def packed_runner(
         serving: the policy of the solution.
         model: `Qwen3ModelWeek3` of this port.
         block_size: tokens per block.
+        async_scheduling: whether the next step is planned while this one computes.
     """
     candidates = CandidateFilter(solution.sampler, backend_module) if device == "cpu" else None
     options = {
@@ -63,6 +66,9 @@ def packed_runner(
         "pad_inputs": serving.pad_inputs,
         **options,
     }
-    ranks = options.get("ranks")
-    kind = PipelinedRunner if ranks is not None and ranks.has_stages else PackedRunner
+    ranks, kind = options.get("ranks"), PackedRunner
+    if ranks is not None and ranks.has_stages:
+        kind = PipelinedRunner
+    elif async_scheduling:
+        kind, options["fill_placeholders"] = AsyncRunner, solution.fill_placeholders
     return kind(model, backend_module, device, num_blocks=num_blocks, block_size=block_size, **options)

@@ -1,5 +1,7 @@
 """The shapes that the steps of an engine can have: what is padded and compiled, and the warm-up before any request."""
 
+from typing import Any
+
 from ..solution_types import Bucket, Buckets, Network, PackedBatch, ServingPackage
 from .compilation import FREE_SHAPES, keep_compiled, shapes_without_buckets, will_compile
 from .engine_options import EngineLimits, EngineOptions
@@ -54,12 +56,12 @@ class StepShapes:
             network: `Qwen3ModelWeek3`, or a rank's part of it.
             ranks: the others, which this rank's runner announces its batches to.
         """
-        capture = {}
+        capture: dict[str, Any] = {"async_scheduling": self.options.async_scheduling}
         if self.is_compiled:
             keep_compiled(self.port)
             where = self.port.device, FREE_SHAPES if self.buckets is None else self.num_shapes
             network = self.port.given.compile_model(network, *where)
-            capture = {
+            capture |= {
                 "capture": lambda forward: self.port.given.capture_step(forward, *where),
                 "is_captured": self.is_captured,
             }

@@ -33,10 +33,6 @@ class AsyncScheduler(PipelinedScheduler):
         self._drawn: list[Sequence] = []  # for which the batch submitted last draws tokens
         self._committed = 0.0  # when the last results came, in seconds
 
-    def has_work_remaining(self) -> bool:
-        """Whether a request waits or runs. A step in flight of ended requests alone is no work."""
-        return bool(self.running or len(self.waiting))
-
     def enqueue(self, sequence: Sequence, parent: Sequence | None = None) -> None:
         """See `StepLoop.enqueue`."""
         sequence.decodes_ahead = can_decode_ahead

@@ -66,6 +66,17 @@ def to_numpy(array: mx.array) -> np.ndarray:
     return np.array(array.astype(mx.float32) if array.dtype == mx.bfloat16 else array)
 
 
+def start_read(array: mx.array) -> Callable[[], np.ndarray]:
+    """Begins to compute an array; the result waits for it."""
+    mx.async_eval(array)
+    return lambda: to_numpy(array)
+
+
+def threads_compute(device: str) -> bool:
+    """Whether a call computes in the thread that makes it: MLX has threads of its own, also for a CPU."""
+    return False
+
+
 def extremes(array: mx.array) -> tuple[float, float]:
     """The smallest and the largest number of an array that is not empty; NaN if one of them is."""
     return float(mx.min(array)), float(mx.max(array))

@@ -74,6 +74,33 @@ def to_numpy(array: torch.Tensor) -> np.ndarray:
     return (array.float() if array.dtype == torch.bfloat16 else array).numpy()
 
 
+def start_read(array: torch.Tensor) -> Callable[[], np.ndarray]:
+    """Begins to copy an array to the host; the result waits for it.
+
+    The copy follows the work that the device has been given so far, and does not wait for what it is given later.
+    """
+    if array.device.type == "cpu":
+        return lambda: to_numpy(array)
+    of_device = getattr(torch, array.device.type)
+    array = array.float() if array.dtype == torch.bfloat16 else array
+    # Pageable memory would make the host wait at once. A Gaudi's torch does not pin.
+    pinned = array.device.type == "cuda"
+    copy = torch.empty(array.shape, dtype=array.dtype, pin_memory=pinned).copy_(array, non_blocking=True)
+    event = of_device.Event()
+    event.record()
+
+    def read() -> np.ndarray:
+        event.synchronize()
+        return copy.numpy()
+
+    return read
+
+
+def threads_compute(device: str) -> bool:
+    """Whether a call computes in the thread that makes it, so that only another thread lets the host go on."""
+    return device == "cpu"
+
+
 def extremes(array: torch.Tensor) -> tuple[float, float]:
     """The smallest and the largest number of an array that is not empty; NaN if one of them is."""
     low, high = torch.aminmax(array)

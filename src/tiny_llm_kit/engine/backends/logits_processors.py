@@ -28,15 +28,16 @@ class LogitsProcessors:
         self.backend_module, self.device = backend_module, device
         self._prompts: WeakKeyDictionary[AnswerSequence, np.ndarray] = WeakKeyDictionary()  # sorted ids
 
-    def __call__(self, logits: Array, requests: Sequence[AnswerSequence]) -> Array:
+    def __call__(self, logits: Array, requests: Sequence[AnswerSequence], positions: Sequence[int]) -> Array:
         """The changed logits.
 
         Args:
             logits: (R, V) float32.
             requests: of the first rows; rows after those are padding, and stay as they are.
+            positions: of each new token. They count the tokens of an answer also where the last is not known yet.
         """
         logits = self._masked(logits, requests)
-        changes = [self._changes(request) for request in requests]
+        changes = [self._changes(*row) for row in zip(requests, positions, strict=False)]
         most = max(len(ids) for ids, _ in changes)
         if most == 0:
             return logits
@@ -57,11 +58,11 @@ class LogitsProcessors:
         values = where(values > 0, values / factor, values * factor) - penalty
         return self.backend_module.put(logits, columns, values)
 
-    def _changes(self, request: AnswerSequence) -> tuple[np.ndarray, np.ndarray]:
+    def _changes(self, request: AnswerSequence, position: int) -> tuple[np.ndarray, np.ndarray]:
         """Sorted ids (C,), and for each its bias, its factor and its penalty, (3, C)."""
         params, nothing = request.sampling, np.empty(0, np.int64)
         biases = dict(params.logit_bias or {})
-        if len(request.tokens) < params.min_tokens:
+        if position - len(request.prompt_tokens) < params.min_tokens:
             biases.update(dict.fromkeys(request.eos_token_ids, -np.inf))
         repeats = params.repetition_penalty != 1
         counts_matter = repeats or params.presence_penalty or params.frequency_penalty

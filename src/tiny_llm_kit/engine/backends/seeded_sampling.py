@@ -6,7 +6,8 @@ Philox (Salmon et al., 2011), on the host. So it does not depend on the other ro
 device.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,28 @@ def gumbel_noise(seed: int, sample_index: int, position: int, count: int) -> np.
     philox = np.random.Philox(key=[seed, sample_index], counter=[0, 0, 0, position])
     bits = np.random.Generator(philox).integers(0, 2**32, count, dtype=np.uint32)
     return -np.log(-np.log((bits + 0.5) / 2**32))  # the half keeps both ends finite
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Tokens that the device draws, or has drawn.
+
+    Args:
+        ids: (R,) on the device.
+        counts: for each row that is wanted, how many of the most probable tokens; None if no log-probability is.
+        read: waits for the device; returns the ids (R,), or rows of `score_tokens` if any count is given.
+    """
+
+    ids: Array
+    counts: Sequence[int | None]
+    read: Callable[[], np.ndarray]
+
+    def choices(self) -> list[Choice]:
+        """One choice per entry of `counts`. The one place where the host waits."""
+        rows = self.read()
+        if rows.ndim == 1:
+            return [(token, None, None) for token in rows.tolist()[: len(self.counts)]]
+        return [_choice(row, count) for row, count in zip(rows, self.counts, strict=False)]
 
 
 class SeededSampler:
@@ -60,14 +83,18 @@ class SeededSampler:
         )
         self.processors = LogitsProcessors(backend_module, device)
 
-    def __call__(
+    def __call__(self, *arguments: Any, **options: Any) -> list[Choice]:
+        """The choices of `launch`, when the device has made them."""
+        return self.launch(*arguments, **options).choices()
+
+    def launch(
         self,
         logits: Array,
         sampling: Sequence[SamplingParams],
         positions: Sequence[int],
         requests: Sequence[AnswerSequence] = (),
-    ) -> list[Choice]:
-        """One choice per entry of `sampling`; rows of logits after those are padding.
+    ) -> Draws:
+        """Begins one choice per entry of `sampling`; rows of logits after those are padding.
 
         At most one copy to the device, and one copy back, if no request changes its logits.
 
@@ -78,22 +105,22 @@ class SeededSampler:
             requests: of each row, see `LogitsProcessors`; empty changes no logits. Log-probabilities stay the model's.
         """
         logits = self.backend_module.as_float32(logits)
-        changed = self.processors(logits, requests) if requests else logits
+        changed = self.processors(logits, requests, positions) if requests else logits
         ids = self.backend_module.argmax(self._perturbed(changed, sampling, positions))
         counts = [None if params is None else params.logprobs for params in sampling]
         if all(count is None for count in counts):
-            return [(token, None, None) for token in ids.tolist()[: len(sampling)]]
+            return Draws(ids, counts, self.backend_module.start_read(ids))
         return self._scored(logits, ids, counts)
 
-    def score(self, logits: Array, tokens: Sequence[int], counts: Sequence[int]) -> list[Choice]:
-        """One choice per row of logits (R, V): a given token, with `counts` of the most probable ones."""
+    def score(self, logits: Array, tokens: Sequence[int], counts: Sequence[int]) -> Draws:
+        """Begins one choice per row of logits (R, V): a given token, with `counts` of the most probable ones."""
         ids = self.backend_module.to_array(tokens, device=self.device)
         return self._scored(self.backend_module.as_float32(logits), ids, counts)
 
-    def _scored(self, logits: Array, ids: Array, counts: Sequence[int | None]) -> list[Choice]:
+    def _scored(self, logits: Array, ids: Array, counts: Sequence[int | None]) -> Draws:
         most = min(max(count or 0 for count in counts), logits.shape[1])
-        scored = self.backend_module.to_numpy(self.backend_module.score_tokens(logits, ids, most))
-        return [_choice(row, count) for row, count in zip(scored, counts, strict=False)]
+        scored = self.backend_module.score_tokens(logits, ids, most)
+        return Draws(ids, counts, self.backend_module.start_read(scored))
 
     def _perturbed(
         self, logits: Array, sampling: Sequence[SamplingParams], positions: Sequence[int]
