@@ -38,9 +38,7 @@ def probabilities(temperature: float, kept: list[int]) -> np.ndarray:
 @pytest.mark.parametrize(
     ("params", "kept"),
     [
-        (SamplingParams(1.0), [0, 1, 2, 3, 4, 5, 6]),
         (SamplingParams(0.6), [0, 1, 2, 3, 4, 5, 6]),
-        (SamplingParams(2.0, top_k=3), [0, 1, 6]),
         (SamplingParams(1.0, top_p=0.6), [0, 6]),
         (SamplingParams(1.3, top_k=4, top_p=0.999, seed=5, sample_index=3), [0, 1, 2, 6]),
     ],

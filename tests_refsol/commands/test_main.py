@@ -88,7 +88,6 @@ def test_the_command_of_the_readme_gives_the_sentence():
     ("arguments", "line"),
     [
         (["--temperature", "1e-40"], "temperature is 1e-40: give 0 .* at least 1e-6"),
-        (["--top-p", "5"], "top_p is 5.0: give a number above 0"),
         (["--model", "no-such-model"], "model 'no-such-model': no such folder"),
         (["--temperature", "-1"], "temperature is -1.0: give 0"),
         (["--temperature", "1", "--top-p", "1.5"], "top_p is 1.5: give a number above 0"),
@@ -139,11 +138,10 @@ def test_the_limit_and_the_types_are_passed_on(ask):
     assert "1 token · TTFT" in ask("--backend", PORT, "--max-tokens", "1")[1]
 
 
-@pytest.mark.parametrize("port", installed_backends())
-def test_the_seed_decides_what_is_drawn(ask, port):
+def test_the_seed_decides_what_is_drawn(ask):
     def text(seed: int) -> str:
         options = ["--temperature", "3", "--top-k", "50", "--max-tokens", "8", "--seed", str(seed)]
-        return ask("--backend", port, *options)[1].splitlines()[0]
+        return ask("--backend", PORT, *options)[1].splitlines()[0]
 
     assert text(1) == text(1) != text(2)
 

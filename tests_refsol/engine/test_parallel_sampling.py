@@ -298,8 +298,11 @@ def tokens_of(outputs):
     return [list(answer.token_ids) for output in outputs for answer in output.outputs]
 
 
-@pytest.mark.parametrize("caching", [True, False])
-@pytest.mark.parametrize("options", [{}, {"num_blocks": 10}, {"bucketing_strategy": "exponential"}], ids=str)
+@pytest.mark.parametrize(
+    ("caching", "options"),
+    [(False, {}), (True, {"num_blocks": 10}), (True, {"bucketing_strategy": "exponential"})],
+    ids=str,
+)
 def test_n_answers_equal_n_requests_of_their_numbers(make, caching, options):
     """With and without the cache, with preemptions, and padded: the seed and the number say which tokens come."""
     ids = [*range(100, 121)]
