@@ -281,6 +281,15 @@ def test_the_engine_gives_the_tokens_of_a_cpu(settings):
     assert [len(tokens) for tokens in report["tokens on hpu"]] == [6] * 4
 
 
+@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
+@pytest.mark.parametrize("way", ["hpu", "hpu ahead"])
+def test_the_host_waits_once_for_the_tokens_of_a_step(settings, way):
+    """For an event that follows their copy. With asynchronous scheduling the next step has been launched by then."""
+    report = exercise(**settings)
+    waits, steps = report[f"waits on {way}"]
+    assert waits == ["event"] * steps and report[f"tokens on {way}"] == report["tokens on cpu"]
+
+
 def test_arrays_for_the_device_are_copied_without_waiting():
     assert exercise()["blocking"] == []
 

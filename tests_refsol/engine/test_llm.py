@@ -546,6 +546,50 @@ def test_wherever_a_run_is_interrupted_it_is_empty_and_right_afterwards(make, wa
         assert texts(llm.generate(PROMPTS, params)) == expected, (where, left)
 
 
+def test_an_engine_that_runs_ahead_is_closed_with_a_step_in_flight(make):
+    llm = make(async_scheduling=True)
+    requests = [llm.engine.request(None, [300, 301, 302 + n], SIX) for n in range(3)]
+    for request in requests:
+        llm.engine.add(request)
+    runner = llm.engine.runner
+    llm.engine.step()
+    assert len(runner._submitted) == 1
+    llm.close()
+    assert not runner._submitted and {request.sequences[0].finish_reason for request in requests} == {"abort"}
+
+
+@pytest.mark.parametrize(
+    ("others", "reason"),
+    [
+        ({"speculative_config": DRAFTS}, "speculative_config: drafts follow a token that is not known yet"),
+        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size: the stages have steps in flight already"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size: only the first rank knows what it has drawn"),
+        ({"policy": "separate"}, 'policy: "separate" computes a step in two calls'),
+    ],
+)
+def test_what_excludes_running_ahead_is_named(others, reason):
+    with pytest.raises(ValueError, match=f"^async_scheduling and {reason}; leave one of them out$"):
+        EngineOptions(async_scheduling=True, **others)
+
+
+def test_a_draw_that_fails_ends_its_requests_and_no_others(make, monkeypatch):
+    """On whatever thread: the error comes when the step is collected."""
+    llm = make(async_scheduling=True)
+    expected, sampler = texts(llm.generate(PROMPTS, SIX)), llm.engine.runner.sampler
+    launch, calls = sampler.launch, []
+
+    def fails(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise RuntimeError("the device is gone")
+        return launch(*arguments)
+
+    monkeypatch.setattr(sampler, "launch", fails)
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        llm.generate(PROMPTS, SIX)
+    assert is_empty(llm) and texts(llm.generate(PROMPTS, SIX)) == expected
+
+
 def test_nothing_is_reset_while_a_request_waits_or_runs(make):
     llm = make()
     engine, request = llm.engine, llm.engine.request(None, [300, 301, 302], SIX)

@@ -86,10 +86,16 @@ if hpu.available():
     sizes = {"num_blocks": 32, "block_size": 16, "max_num_seqs": 2, "max_num_batched_tokens": 16}
     sizes["max_model_len"] = 64
     prompts = [list(range(40, 75)), [7], list(range(40, 80)), [5, 6] * 9]
-    for device in ("hpu", "cpu"):
-        with LLM(backend="torch", device=device, dtype="float32", enforce_eager=eager, **sizes) as llm:
+    for name, device in (("hpu", "hpu"), ("hpu ahead", "hpu"), ("cpu", "cpu")):
+        options = {**sizes, "enforce_eager": eager, "async_scheduling": name == "hpu ahead"}
+        with LLM(backend="torch", device=device, dtype="float32", **options) as llm:
+            sampler, launches = llm.engine.runner.sampler, []
+            launch = sampler.launch
+            sampler.launch = lambda *row: launches.append(1) or launch(*row)  # noqa: B023
+            record.waits.clear()
             answers = llm.generate(prompts, SamplingParams(0.0, max_tokens=6), use_tqdm=False)
-            report[f"tokens on {device}"] = [answer.outputs[0].token_ids for answer in answers]
+            report[f"tokens on {name}"] = [answer.outputs[0].token_ids for answer in answers]
+            report[f"waits on {name}"] = [list(record.waits), len(launches)]
     record.blocking.clear()
     b.array([1, 2, 3])
     report["blocking"] = list(record.blocking)

@@ -3,6 +3,7 @@
 import os
 
 calls: list[list] = []
+waits: list[str] = []  # where the host waited for the device
 blocking: list[str] = []  # calls of torch that copied from the host and waited for it
 
 

@@ -39,6 +39,8 @@ class HpuMode(TorchFunctionMode):
             return function(*args, **kwargs)
         if name in ("numpy", "__array__") and any(on_hpu):
             raise TypeError("can't convert hpu tensor to numpy; use .cpu() first")
+        if any(on_hpu) and name in READS:
+            record.waits.append(name)
         if capturing and any(on_hpu) and name in READS:
             raise RuntimeError(f"{name}: the host reads nothing while an HPU graph is captured")
         if any(on_hpu) and name not in COPIES:

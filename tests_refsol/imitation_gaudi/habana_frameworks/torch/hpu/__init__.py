@@ -22,6 +22,16 @@ def synchronize() -> None:
     """Nothing runs ahead here."""
 
 
+class Event:
+    """A place in the work of the device; `record.waits` counts who waits for one."""
+
+    def record(self) -> None:
+        """All work before it is done already."""
+
+    def synchronize(self) -> None:
+        record.waits.append("event")
+
+
 def mem_get_info() -> tuple[int, int]:
     """Free and total bytes: numbers of no device."""
     return 3 * 2**30, 4 * 2**30
