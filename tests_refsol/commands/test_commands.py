@@ -21,14 +21,13 @@ from tiny_llm_kit.course import mdbook
 from tiny_llm_kit.course.address import Day, Task, parse_day, parse_task
 from tiny_llm_kit.engine.arguments import whole_number
 from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.repo import ROOT, command_modules
+from tiny_llm_kit.repo import command_modules
 
 
-def run(command: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    """`pdm run COMMAND ARGUMENTS` in a process of its own."""
-    line = [sys.executable, "-m", command_modules()[command], *arguments]
-    env = os.environ | {"PYTHONIOENCODING": "utf-8"} | environment
-    return subprocess.run(line, env=env, capture_output=True, encoding="utf-8")
+@pytest.fixture
+def run(forks):
+    """`pdm run COMMAND ARGUMENTS`, in a fork."""
+    return lambda command, *arguments: forks.run(command_modules()[command], *arguments)
 
 
 # ---- arguments
@@ -160,14 +159,14 @@ def test_every_command_ends_in_one_line():
 # ---- see
 
 
-def test_see_without_the_device_is_one_line():
+def test_see_without_the_device_is_one_line(run):
     done = run("see", "1.1", "--solution", "ref", "--backend", installed_backends()[0], "--device", "hpu")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
     assert done.stderr.startswith("device 'hpu':")
     assert "invalid choice: 'tpu'" in run("see", "1.1", "--device", "tpu").stderr
 
 
-def test_see_counts_graphs_of_one_day_and_on_one_port():
+def test_see_counts_graphs_of_one_day_and_on_one_port(run):
     done = run("see", "2.6", "--graphs", "--solution", "ref")
     assert done.returncode == 2 and done.stderr.strip() == "day 2.6 has no screen of its graphs"
     done = run("see", "2.7", "--graphs", "--solution", "ref", "--backend", "mlx")
@@ -189,8 +188,10 @@ def test_see_shows_one_sitting_of_a_day_that_has_several(capsys):
 
 
 def test_see_draws_on_a_terminal_that_knows_only_ascii():
-    port = installed_backends()[0]
-    done = run("see", "1.1", "--solution", "ref", "--backend", port, PYTHONIOENCODING="ascii")
+    """A process decides about its encoding when it starts."""
+    line = [sys.executable, "-m", command_modules()["see"], "1.1", "--solution", "ref", "--backend"]
+    env = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*line, installed_backends()[0]], env=env, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "") and "?" in done.stdout
 
 
@@ -198,7 +199,7 @@ def test_see_draws_on_a_terminal_that_knows_only_ascii():
 
 
 @pytest.mark.parametrize("command", ["doctor", "setup-torch", "test-all"])
-def test_help_is_shown_and_nothing_is_run(command):
+def test_help_is_shown_and_nothing_is_run(run, command):
     done = run(command, "--help")
     assert done.returncode == 0 and done.stdout.startswith(f"usage: pdm run {command} [-h]")
     assert run(command, "--no-such-option").returncode == 2
@@ -317,11 +318,10 @@ def test_an_unknown_model_ends_the_evaluation_as_it_ends_main(capsys):
     assert end.value.code == 2 and re.match("model 'no-such-model'", errors) and errors.count("\n") == 1
 
 
-def test_a_folder_that_cannot_be_made_is_refused_before_the_training(tmp_path):
+def test_a_folder_that_cannot_be_made_is_refused_before_the_training(run, tmp_path):
     file = tmp_path / "file"
     file.touch()
     for out in (file, file / "model"):
-        train = [sys.executable, "-m", "models.train.train", "--steps", "1", "--out", str(out)]
-        done = subprocess.run(train, cwd=ROOT, capture_output=True, text=True)
+        done = run("train-tiny-model", "--steps", "1", "--out", str(out))
         assert done.returncode == 2 and "Traceback" not in done.stderr
         assert f"--out {out}: no folder can be made there" in done.stderr.splitlines()[-1]
