@@ -1,9 +1,11 @@
 """The kernels of Day 4.1 with torch's arrays on a CPU."""
 
 import sys
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -185,9 +187,14 @@ def decode_runs(texts: dict[int, Runs], slots: torch.Tensor, kernel: DecodeKerne
     rows = sorted(texts)
     own = slots.tolist()
     listed = [[*texts[row], (own[row], 1)] for row in rows]
-    starts, counts = torch.tensor([run for runs in listed for run in runs]).T.contiguous()
-    ends = torch.tensor([0, *map(len, listed)]).cumsum(0)
-    return DecodeRuns(torch.tensor(rows), starts, counts, ends, kernel)
+    starts, counts = zip(*(run for runs in listed for run in runs), strict=True)
+    ends = accumulate(map(len, listed), initial=0)
+    return DecodeRuns(_integers(rows), _integers(starts), _integers(counts), _integers(ends), kernel)
+
+
+def _integers(numbers: Iterable[int]) -> torch.Tensor:
+    """(N,), of a few numbers in a third of the time of `torch.tensor`."""
+    return torch.frombuffer(array("q", numbers), dtype=torch.int64)
 
 
 def attend_runs(

@@ -55,6 +55,9 @@ def page_reads(
         chunk_kernel: whether our own kernel computes chunks; otherwise torch's does.
     """
     runs = past_runs(inputs.decodes if window is None else inputs.window_decodes, page_size)
+    decodes = decode_runs(runs, inputs.slots, kernel)
+    if len(runs) == len(inputs.slots):  # most steps, and for one token of a small model each operation counts
+        return PageReads([], decodes)
     past = past_slots(inputs.chunks, page_size)
     make = _chunk_text if chunk_kernel else chunk_reads
     chunks = [
@@ -62,7 +65,7 @@ def page_reads(
         for rows in rows_of_requests(inputs)
         if rows.start not in runs
     ]
-    return PageReads(chunks, decode_runs(runs, inputs.slots, kernel))
+    return PageReads(chunks, decodes)
 
 
 def _chunk_text(

@@ -60,10 +60,13 @@ def default_dtype(device: str) -> str:
 
 def to_array(values: ArrayLike, dtype: str | None = None, device: str = "cpu") -> torch.Tensor:
     """NumPy (or a list) to torch on `device`; float64 becomes float32, integers int64."""
-    values = np.asarray(values)
+    values = np.array(
+        values
+    )  # a copy: torch takes its memory, which is faster than `torch.tensor` for a few numbers
     if values.dtype == np.float64:
         values = values.astype(np.float32)
-    array = torch.tensor(values, dtype=None if dtype is None else DTYPES[dtype])
+    array = torch.from_numpy(values)
+    array = array if dtype is None else array.to(DTYPES[dtype])
     # The device copies it while Python goes on; the copy is in order with what is launched after it.
     return array if device == "cpu" else array.to(device, non_blocking=True)
 
