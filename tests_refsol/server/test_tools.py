@@ -274,8 +274,11 @@ def test_calls_that_the_model_writes(client, stream):
     assert [name for name, _ in calls_of(found)] == ["weather"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("tools", [{}, {"tools": [WEATHER], "tool_choice": "none"}], ids=["without", "none"])
+@pytest.mark.parametrize(
+    ("tools", "stream"),
+    [({}, False), ({"tools": [WEATHER], "tool_choice": "none"}, True)],
+    ids=["without", "none"],
+)
 def test_without_tools_nothing_is_a_call(client, tools, stream):
     found = asked(client, stream, **tools, **saying(WRITTEN))
     assert (found.message.content, found.message.tool_calls, found.finish_reason) == (WRITTEN, None, "stop")
