@@ -380,6 +380,15 @@ def test_the_access_log_has_what_an_operator_asks_for_and_no_query(monkeypatch):
     assert len(lines) == 1, "without the option there is none"
 
 
+def test_the_id_of_a_request_is_sent_once():
+    """Ray's proxy sends the id that it has given to the request: two headers are one list of two ids."""
+    names = {}
+    for sends in (True, False):
+        [start, *_] = asyncio.run(answered(RequestIds(Answers(200), print, sends=sends), "/v1/x"))
+        names[sends] = [name.lower() for name, _ in start["headers"]]
+    assert names[True].count(b"x-request-id") == 1 and b"x-request-id" not in names[False]
+
+
 def test_lines_of_the_log_have_a_time():
     formatter = logging.Formatter(server_log.TIMED["timed"]["format"])
     line = formatter.format(logging.makeLogRecord({"msg": "hello", "levelname": "INFO"}))

@@ -92,6 +92,7 @@ def app_around(
     options: ServerOptions,
     metrics: ServerMetrics,
     page: LivePage | None = None,
+    sends_ids: bool = True,
 ) -> FastAPI:
     """The server around a service of any kind: one engine, or several replicas.
 
@@ -99,6 +100,7 @@ def app_around(
         make_service: makes what serves, an `EngineService` or a `ReplicatedService`; called on the event loop.
         options, page: as for `create_app`.
         metrics: what `GET /metrics` shows.
+        sends_ids: see `RequestIds`.
     """
 
     async def report(service: Any) -> None:
@@ -134,7 +136,7 @@ def app_around(
         max_body_bytes=lambda: options.body_limit(service_context(app)),
         allowed_hosts=options.allowed_hosts,
     )
-    app.add_middleware(RequestIds, on_refusal=metrics.count_refusal, logs=options.access_log)
+    app.add_middleware(RequestIds, on_refusal=metrics.count_refusal, logs=options.access_log, sends=sends_ids)
     if options.allowed_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -24,10 +24,13 @@ class RequestIds:
         on_refusal: called with the status of an answer that refuses its request: 4xx or 503. Probes are no requests.
         logs: whether each request is a line in the log: its method, path without the query, status, seconds, tokens of
             prompt and answer, and id.
+        sends: whether the id goes back with the answer; a proxy in front may have made it and send it itself.
     """
 
-    def __init__(self, app: ASGIApp, on_refusal: Callable[[int], object], logs: bool = False):
-        self.app, self.on_refusal, self.logs = app, on_refusal, logs
+    def __init__(
+        self, app: ASGIApp, on_refusal: Callable[[int], object], logs: bool = False, sends: bool = True
+    ):
+        self.app, self.on_refusal, self.logs, self.sends = app, on_refusal, logs, sends
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -41,7 +44,8 @@ class RequestIds:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message).setdefault(HEADER, scope["request_id"])
+                if self.sends:
+                    MutableHeaders(scope=message).setdefault(HEADER, scope["request_id"])
                 if is_refusal(status) and scope["path"] not in PROBES:
                     self.on_refusal(status)
             await send(message)

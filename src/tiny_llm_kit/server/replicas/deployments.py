@@ -55,7 +55,7 @@ def http_deployment(model: str, options: ServerOptions) -> serve.Deployment:
                 options, load_tokenizer(model), facts, generate, (RayActorError,), metrics
             )
 
-        return app_around(make_service, options, metrics)
+        return app_around(make_service, options, metrics, sends_ids=False)  # Ray's proxy does
 
     @serve.ingress(build)
     class HttpSide:
