@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 from ..solution_types import Array, PackedBatch, Sampled
-from .backends.seeded_sampling import Draws
+from .backends.seeded_sampling import PendingDraws
 from .packed_runner import PackedRunner
 
-Drawn = tuple[Draws, Draws | None] | None  # tokens and prompts; None if no row is sampled
+Drawn = tuple[PendingDraws, PendingDraws | None] | None  # tokens and prompts; None if no row is sampled
 
 
 class AsyncRunner(PackedRunner):

@@ -12,7 +12,7 @@ from typing import Any
 from ..solution_types import Array, Bucket, Buckets, PackedBatch, Sampled
 from ..terminal import FatalError
 from .backend import Backend
-from .backends.seeded_sampling import Draws
+from .backends.seeded_sampling import PendingDraws
 
 
 class RankError(FatalError):
@@ -260,7 +260,7 @@ class PackedRunner:
         """One token for each sampled row."""
         return self._read(batch, *self._draw(batch, logits))
 
-    def _draw(self, batch: PackedBatch, logits: Array) -> tuple[Draws, Draws | None]:
+    def _draw(self, batch: PackedBatch, logits: Array) -> tuple[PendingDraws, PendingDraws | None]:
         """Begins to draw, and to score prompts: the rows after those that are sampled, before those of a bucket."""
         if self.on_logits is not None and batch.sample_rows:
             self.on_logits(
@@ -271,13 +271,13 @@ class PackedRunner:
         draws = self.sampler.launch(logits, batch.sampling, positions, batch.requests)
         return draws, self._score_prompts(batch, logits) if batch.prompt_rows else None
 
-    def _score_prompts(self, batch: PackedBatch, logits: Array) -> Draws:
+    def _score_prompts(self, batch: PackedBatch, logits: Array) -> PendingDraws:
         asked, first = batch.prompt_rows, len(batch.sampling)
         tokens = [row.sequence.prompt_tokens[row.position + 1] for row in asked]
         counts = [row.sequence.sampling.prompt_logprobs for row in asked]
         return self.sampler.score(logits[first : first + len(asked)], tokens, counts)
 
-    def _read(self, batch: PackedBatch, draws: Draws, prompts: Draws | None) -> list[Sampled]:
+    def _read(self, batch: PackedBatch, draws: PendingDraws, prompts: PendingDraws | None) -> list[Sampled]:
         """Waits for the tokens, and tells requests the log-probabilities of their prompts' tokens."""
         for row, choice in zip(batch.prompt_rows, prompts.choices() if prompts else (), strict=True):
             row.sequence.take_prompt_sampled(row.position, self.sampled(*choice))

@@ -36,7 +36,7 @@ def gumbel_noise(seed: int, sample_index: int, position: int, count: int) -> np.
 
 
 @dataclass(frozen=True)
-class Draws:
+class PendingDraws:
     """Tokens that the device draws, or has drawn.
 
     Args:
@@ -93,7 +93,7 @@ class SeededSampler:
         sampling: Sequence[SamplingParams],
         positions: Sequence[int],
         requests: Sequence[AnswerSequence] = (),
-    ) -> Draws:
+    ) -> PendingDraws:
         """Begins one choice per entry of `sampling`; rows of logits after those are padding.
 
         At most one copy to the device, and one copy back, if no request changes its logits.
@@ -109,18 +109,18 @@ class SeededSampler:
         ids = self.backend_module.argmax(self._perturbed(changed, sampling, positions))
         counts = [None if params is None else params.logprobs for params in sampling]
         if all(count is None for count in counts):
-            return Draws(ids, counts, self.backend_module.start_read(ids))
+            return PendingDraws(ids, counts, self.backend_module.start_read(ids))
         return self._scored(logits, ids, counts)
 
-    def score(self, logits: Array, tokens: Sequence[int], counts: Sequence[int]) -> Draws:
+    def score(self, logits: Array, tokens: Sequence[int], counts: Sequence[int]) -> PendingDraws:
         """Begins one choice per row of logits (R, V): a given token, with `counts` of the most probable ones."""
         ids = self.backend_module.to_array(tokens, device=self.device)
         return self._scored(self.backend_module.as_float32(logits), ids, counts)
 
-    def _scored(self, logits: Array, ids: Array, counts: Sequence[int | None]) -> Draws:
+    def _scored(self, logits: Array, ids: Array, counts: Sequence[int | None]) -> PendingDraws:
         most = min(max(count or 0 for count in counts), logits.shape[1])
         scored = self.backend_module.score_tokens(logits, ids, most)
-        return Draws(ids, counts, self.backend_module.start_read(scored))
+        return PendingDraws(ids, counts, self.backend_module.start_read(scored))
 
     def _perturbed(
         self, logits: Array, sampling: Sequence[SamplingParams], positions: Sequence[int]
