@@ -17,6 +17,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "separate": {"policy": "separate"},
     "uncached": {"enable_prefix_caching": False},
     "undrafted": {"speculative_config": None},
+    "synchronous": {"async_scheduling": False},
     "single": {"tensor_parallel_size": 1, "pipeline_parallel_size": 1},
 }
 
@@ -55,6 +56,7 @@ class EnginePlan:
     tensor_parallel_size: int = count(1, "devices that hold a part of every matrix each (Day 3.7)")
     enable_expert_parallel: bool = flag("these devices share the experts of a mixture (Day 4.2)")
     pipeline_parallel_size: int = count(1, "devices that hold some of the layers each (Day 3.7)")
+    async_scheduling: bool = switch(False, "plan a step while the last one computes (Day 4.4)")
     speculative_config: Mapping[str, Any] | None = option(
         None, "how drafts are made (Day 4.3), as an object in JSON", type=json_object, metavar="JSON"
     )

@@ -1,9 +1,12 @@
 """The screen of Day 4.4: host and device over time, step by step and ahead, on a device with a clock of its own.
 
-The learner's schedulers plan; the device fills in no tokens, because each of its draws is token 0.
+The learner's schedulers plan; that device fills in no tokens, because each of its draws is token 0. PyTorch's port also
+shows a real model, whose tokens the learner's `fill_placeholders` fills in.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
 
 from rich.console import Console
 from rich.table import Table
@@ -13,12 +16,16 @@ from ...engine.port import Port
 from ...solution_types import ServingPackage
 from ...trace.simulation.virtual_device import VirtualDevice, WorkSpan, served_on_device
 from ...trace.tables import figures_table
+from .shared import MODEL
+from .timed_steps import REQUESTS, timed_runs
 
 HOST, STEP = 2, 6  # milliseconds of a step
 ANSWERS = (100, 60, 100, 30)  # tokens of each answer; all prompts fit into the first step
 TIMES = (0.6, 1.5, 2, 3, 6, 9, 12)  # milliseconds of the host, from a tenth of a step to two
-COLUMNS, LABEL = 62, 9  # of the chart, a millisecond each, and of its labels
+COLUMNS, LABEL = 62, 9  # of the chart, and of its labels
 SIGNS = "█▓"  # of a step and of the next one
+FIRST, LAST = 20, 26  # steps of the real model that its chart shows
+MEASURED = (r"(?:Python|thread)  .*", r" +0 +\d+ ms", r"\d+\.\d\d {2,}.*")
 WAYS = {"one after the other": "HybridScheduler", "asynchronous": "AsyncScheduler"}
 
 
@@ -31,7 +38,7 @@ def show(b: Port, console: Console) -> None:
     runs = {way: served(b.serving, way, HOST) for way in WAYS}
     for way, run in runs.items():
         console.print(f"\n{way}\n", style="bold")
-        draw(console, run)
+        draw(console, run.host, run.device, 0, COLUMNS / 1000, "host", "device")
     console.print("\nShare of the time in which the device waits, and what the second way gains\n")
     console.print(table_of(b.serving))
 
@@ -41,15 +48,22 @@ def served(s: ServingPackage, way: str, host: float) -> VirtualDevice:
     return served_on_device(s, getattr(s, WAYS[way]), host / 1000, STEP / 1000, ANSWERS)
 
 
-def draw(console: Console, run: VirtualDevice) -> None:
-    """Two rows with a column for each millisecond."""
-    for name, spans, idle in (("host", run.host, " "), ("device", run.device, "·")):
+def draw(
+    console: Console,
+    host: Sequence[WorkSpan],
+    device: Sequence[WorkSpan],
+    start: float,
+    seconds: float,
+    *names: str,
+) -> None:
+    """Two rows of a stretch of time with their names, and the axis."""
+    for name, spans, idle in zip(names, (host, device), " ·", strict=True):
         row = Text(f"{name:<{LABEL}}", style="dim")
         for column in range(COLUMNS):
-            sign, style = cell(spans, (column + 0.5) / 1000, idle)
+            sign, style = cell(spans, start + (column + 0.5) / COLUMNS * seconds, idle)
             row.append(sign, style)
         console.print(row, soft_wrap=True)
-    axis = "0" + f"{COLUMNS} ms".rjust(COLUMNS - 1)
+    axis = "0" + f"{1000 * seconds:.0f} ms".rjust(COLUMNS - 1)
     console.print(Text(" " * LABEL + axis, style="dim"), soft_wrap=True)
 
 
@@ -71,3 +85,26 @@ def table_of(s: ServingPackage) -> Table:
     gains = (before.clock.now / after.clock.now for before, after in zip(plain, ahead, strict=True))
     table.add_row("tokens per second", *(f"{gain:.2f} ×" for gain in gains))
     return table
+
+
+def show_torch(b: Port, console: Console) -> None:
+    """Draw host and device of the shipped model, where a thread of PyTorch is the device; then median times."""
+    console.print(
+        f"{MODEL}, {REQUESTS} requests, steps {FIRST} to {LAST}. One thread of PyTorch is the device."
+    )
+    table = figures_table("median ms", "Python", "thread", "thread waits", "step")
+    for way, (host, device) in zip(WAYS, timed_runs(b, [*WAYS.values()]), strict=True):
+        console.print(f"\n{way}\n", style="bold")
+        start = device[FIRST].start
+        draw(console, host, device, start, device[LAST].end - start, "Python", "thread")
+        gaps = [after.start - before.end for before, after in pairwise(device)]
+        steps = [after.start - before.start for before, after in pairwise(device)]
+        parts = (
+            [span.end - span.start for span in host],
+            [span.end - span.start for span in device],
+            gaps,
+            steps,
+        )
+        table.add_row(way, *(f"{1000 * median(part):.2f}" for part in parts))
+    console.print()
+    console.print(table)
