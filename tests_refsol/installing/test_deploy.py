@@ -12,8 +12,8 @@ import yaml
 
 from tiny_llm_kit.commands import serve
 from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.server.openai_api.guard import OPEN_PATHS
 from tiny_llm_kit.server.openai_api.metrics import EngineMetrics
+from tiny_llm_kit.server.openai_api.middleware import OPEN_PATHS
 from tiny_llm_kit.server.openai_api.server_options import ServerOptions
 from tiny_llm_kit.server.vllm_flags import known_options, words_of_environment
 

@@ -23,10 +23,10 @@ from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.server import arguments
 from tiny_llm_kit.server.background_server import BackgroundServer
-from tiny_llm_kit.server.openai_api import connections, guard, stepped_route
-from tiny_llm_kit.server.openai_api.connections import ConnectionLimits, OncePerMinute
-from tiny_llm_kit.server.openai_api.return_times import LATEST, ReturnTimes
+from tiny_llm_kit.server.openai_api import draining_server, middleware
+from tiny_llm_kit.server.openai_api.draining_server import ConnectionLimits, OncePerMinute
 from tiny_llm_kit.server.openai_api.schemas import CompletionBody
+from tiny_llm_kit.server.openai_api.service import LATEST, ReturnTimes
 from tiny_llm_kit.server.server import ServerOptions, create_app
 
 ENGINE = {
@@ -226,14 +226,14 @@ def test_an_open_stream_is_never_closed_for_silent_ones(server):
     "sent", [b"", b"GET /hea", request_bytes("/v1/models", {}).replace(b"POST", b"GET") + b"GET"]
 )
 def test_headers_have_a_deadline(server, monkeypatch, sent):
-    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.1)
+    monkeypatch.setattr(draining_server, "HEADER_SECONDS", 0.1)
     with dialled(server, sent) as slow:
         assert is_closed(slow)
 
 
 def test_a_body_has_a_deadline_as_a_whole(monkeypatch):
     """A byte now and then does not prolong it."""
-    monkeypatch.setattr(guard, "BODY_SECONDS", 0.1)
+    monkeypatch.setattr(middleware, "BODY_SECONDS", 0.1)
     received = []
 
     async def receive():
@@ -241,13 +241,13 @@ def test_a_body_has_a_deadline_as_a_whole(monkeypatch):
         received.append(1)
         return {"type": "http.request", "body": b"x", "more_body": True}
 
-    limited = guard.Guard(None, None, lambda: 1000)._limited(receive)
+    limited = middleware.Guard(None, None, lambda: 1000)._limited(receive)
 
     async def read_all():
         while len(received) < 100:
             await limited()
 
-    with pytest.raises(guard.HTTPException) as ended:
+    with pytest.raises(middleware.HTTPException) as ended:
         asyncio.run(read_all())
     assert ended.value.status_code == 408
 
@@ -266,13 +266,13 @@ def test_large_bodies_are_parsed_one_after_another_with_time_between_them(monkey
             await asyncio.sleep(0)
 
     async def run():
-        turn, body = asyncio.Lock(), json.dumps(["x" * stepped_route.LARGE]).encode()
+        turn, body = asyncio.Lock(), json.dumps(["x" * middleware.LARGE]).encode()
 
         async def receive():
             return {"type": "http.request", "body": body}
 
         requests = [Request({"type": "http", "headers": []}, receive) for _ in range(3)]
-        reads = [stepped_route.SteppedRequest(each, turn).json() for each in requests]
+        reads = [middleware.SteppedRequest(each, turn).json() for each in requests]
         await asyncio.gather(*reads, other())
 
     monkeypatch.setattr("starlette.requests.json", SimpleNamespace(loads=loads))
@@ -348,7 +348,7 @@ def test_a_message_is_logged_once_a_minute():
 
 
 def test_connections_stay_below_the_limit_of_open_files(monkeypatch):
-    monkeypatch.setattr(connections, "raised_file_limit", lambda: 256)
+    monkeypatch.setattr(draining_server, "raised_file_limit", lambda: 256)
     limits = ConnectionLimits.within(None)
     assert limits.connections + limits.backlog <= 256 - 64 and limits.connections >= 100
     assert ConnectionLimits.within(10).connections == 10

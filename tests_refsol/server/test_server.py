@@ -38,10 +38,12 @@ from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.listener import listen, url_of
 from tiny_llm_kit.server.openai_api import draining_server
-from tiny_llm_kit.server.openai_api.event_stream import event
-from tiny_llm_kit.server.openai_api.formats import ChatFormat, CompletionFormat
+from tiny_llm_kit.server.openai_api.completion_format import CompletionFormat
+from tiny_llm_kit.server.openai_api.formats import ChatFormat
+from tiny_llm_kit.server.openai_api.http_responses import event
+from tiny_llm_kit.server.openai_api.live_page import policy_of
 from tiny_llm_kit.server.openai_api.schemas import StreamOptions
-from tiny_llm_kit.server.server import ServerOptions, create_app, policy_of
+from tiny_llm_kit.server.server import ServerOptions, create_app
 from tiny_llm_kit.trace.timeline.live import LiveTimeline
 from tiny_llm_ref import SamplingParams
 

@@ -16,7 +16,7 @@ from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.server.background_server import BackgroundServer
-from tiny_llm_kit.server.openai_api import known_fields, schemas
+from tiny_llm_kit.server.openai_api import schemas, strict_body
 from tiny_llm_kit.server.openai_api.server_options import ServerOptions
 from tiny_llm_kit.server.server import create_app
 
@@ -82,10 +82,10 @@ def test_the_schema_allows_exactly_the_known_fields_that_change_nothing(body):
     properties = body.model_json_schema()["properties"]
     allowed = {name: jsonschema_rs.validator_for(properties[name]) for name in body.known}
     for name, values in body.known.items():
-        accepted = ["any", 3] if values is known_fields.ANYTHING else values
+        accepted = ["any", 3] if values is strict_body.ANYTHING else values
         assert all(allowed[name].is_valid(value) for value in (None, *accepted)), name
         other = "no value of this field"
-        assert allowed[name].is_valid(other) == known_fields.changes_nothing(other, values), name
+        assert allowed[name].is_valid(other) == strict_body.changes_nothing(other, values), name
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

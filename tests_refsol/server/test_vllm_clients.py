@@ -15,10 +15,10 @@ from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.server.background_server import BackgroundServer
-from tiny_llm_kit.server.openai_api import request_ids, server_log
-from tiny_llm_kit.server.openai_api.known_fields import ANYTHING, CHAT, COMPLETION, GENERATION
+from tiny_llm_kit.server.openai_api import middleware, server_log
 from tiny_llm_kit.server.openai_api.metrics import EngineMetrics
-from tiny_llm_kit.server.openai_api.request_ids import RequestIds
+from tiny_llm_kit.server.openai_api.middleware import RequestIds
+from tiny_llm_kit.server.openai_api.strict_body import ANYTHING, CHAT, COMPLETION, GENERATION
 from tiny_llm_kit.server.server import ServerOptions, create_app
 
 ENGINE = {"max_model_len": 128, "max_num_seqs": 4, "num_blocks": 64, "block_size": 16, "enforce_eager": True}
@@ -371,7 +371,7 @@ async def answered(app, path, method="GET", query=b"", headers=()) -> list:
 
 def test_the_access_log_has_what_an_operator_asks_for_and_no_query(monkeypatch):
     lines = []
-    monkeypatch.setattr(request_ids.ACCESS, "info", lines.append)
+    monkeypatch.setattr(middleware.ACCESS, "info", lines.append)
     app = RequestIds(Answers(200), print, logs=True)
     asyncio.run(answered(app, "/v1/x\n2", query=b"api_key=secret", headers=[(b"x-request-id", b"mine")]))
     [line] = lines

@@ -119,8 +119,7 @@ def server_of(options: argparse.Namespace, on_ready: Callable[[str], object] = l
     Raises:
         ValueError: an option is out of range.
     """
-    from ..server.openai_api.connections import ConnectionLimits
-    from ..server.openai_api.draining_server import DrainingServer
+    from ..server.openai_api.draining_server import ConnectionLimits, DrainingServer
     from ..server.server import create_app
     from ..trace.timeline.live import LiveTimeline
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from .openai_api.connections import ConnectionLimits
-from .openai_api.draining_server import DrainingServer
+from .openai_api.draining_server import ConnectionLimits, DrainingServer
 
 PATIENCE = 60.0  # seconds until it must be ready, or at its end
 

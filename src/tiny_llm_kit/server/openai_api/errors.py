@@ -1,6 +1,5 @@
 """Errors in the format of OpenAI's API, our own and those of the framework."""
 
-import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -15,8 +14,9 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from ...model.files import Json
-from .request_ids import HEADER
+from .http_responses import AsciiJson
 
+HEADER = "X-Request-Id"
 LOG = logging.getLogger("tiny_llm.server")
 # Not sent to clients: an exception's text may name files of this machine.
 EXPECTED = "Input should be "
@@ -36,6 +36,11 @@ class ApiErrorBody(BaseModel):
     """The body of every error response."""
 
     error: ApiProblem
+
+
+WRONG = {"model": ApiErrorBody}
+ERRORS = dict.fromkeys((400, 401, 404, 405, 408, 413), WRONG)
+BUSY = {**ERRORS, **dict.fromkeys((429, 500, 503), WRONG)}
 
 
 class ApiError(Exception):
@@ -85,16 +90,11 @@ class ApiError(Exception):
         return {"error": self.problem.model_dump()}
 
     def response(self) -> Response:
-        return json_response(self.body(), self.status, self.headers)
+        return AsciiJson(self.body(), self.status, self.headers)
 
 
 def _unpickled(status: int, problem: Json, headers: dict[str, str]) -> ApiError:
     return ApiError(status, headers=headers, **problem)
-
-
-def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A JSON response in ASCII: text may hold half a surrogate pair, which UTF-8 cannot encode."""
-    return Response(json.dumps(content), status, headers, media_type="application/json")
 
 
 def unavailable(message: str, retry_after: int | None = 1) -> ApiError:

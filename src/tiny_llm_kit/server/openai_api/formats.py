@@ -3,18 +3,15 @@
 import json
 import time
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...model.files import Json
 from ...model.tokenization import Tokenizer
 from ...solution_types import Piece, Sampled
 from .answer_parts import AnswerDelta, AnswerReader
-from .echo import Echo
-from .event_stream import DONE, event
+from .http_responses import DONE, event
 from .schemas import StreamOptions
 from .tool_use import ToolUse
 
@@ -78,118 +75,6 @@ class AnswerFormat:
 
     def _text(self, token: int) -> str:
         return self.tokenizer.text_of(token)
-
-
-class CompletionFormat(AnswerFormat):
-    """The format of `/v1/completions`: plain text.
-
-    Args:
-        model, tokenizer, with_logprobs: see `AnswerFormat`.
-        skip_special_tokens: whether they are no part of the text.
-        echo: the prompts, if they come back before the answers.
-    """
-
-    prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
-
-    def __init__(
-        self,
-        model: str,
-        tokenizer: Tokenizer,
-        with_logprobs: bool,
-        skip_special_tokens: bool = True,
-        echo: Echo | None = None,
-    ):
-        super().__init__(model, tokenizer, with_logprobs)
-        self._new_places = partial(TokenPlaces, tokenizer, skip_special_tokens)
-        self._places: defaultdict[int, TokenPlaces] = defaultdict(self._new_places)  # by answer
-        self._echo, self._echoed = echo, set[int]()
-        self.drops_answer = echo is not None and echo.drops_answer
-
-    def first_chunks(self, count: int) -> list[Json]:
-        """The prompts, if they come back; with log-probabilities they come with the first tokens."""
-        if self._echo is None or self.with_logprobs:
-            return []
-        texts = [self._choice(index, self._take_echo(index)) for index in range(count)]
-        return [self._head(self.chunk_kind, [text]) for text in texts]
-
-    def _take_echo(self, index: int) -> str:
-        """What comes before an answer, the first time that it is asked for."""
-        if self._echo is None or index in self._echoed:
-            return ""
-        self._echoed.add(index)
-        return self._echo.text(index)
-
-    def choice(self, answer: Piece) -> Json:
-        return self.delta(answer)
-
-    def delta(self, piece: Piece) -> Json:
-        is_first = self._echo is not None and piece.index not in self._echoed
-        if self.drops_answer:
-            piece = replace(piece, text="", sampled=[], finish_reason=piece.finish_reason and "length")
-        text = self._take_echo(piece.index) + piece.text
-        logprobs = self._logprobs(piece, is_first) if self.with_logprobs else None
-        return self._choice(piece.index, text, logprobs, piece.finish_reason, piece.stop_reason)
-
-    @staticmethod
-    def _choice(
-        index: int, text: str, logprobs: Any = None, finish_reason: Any = None, stop_reason: Any = None
-    ) -> Json:
-        reasons = {"finish_reason": finish_reason, "stop_reason": stop_reason}
-        return {"index": index, "text": text, "logprobs": logprobs, **reasons}
-
-    def _logprobs(self, piece: Piece, is_first: bool) -> dict[str, list]:
-        before = 0 if self._echo is None else len(self._echo.text(piece.index))
-        tokens, places = [each.token for each in piece.sampled], self._places[piece.index]
-        found = self._columns(tokens, piece.sampled, [before + places.next(token) for token in tokens])
-        if self._echo is None or not is_first:
-            return found
-        asked = self._echo.tokens(piece.index)
-        prompt = self._columns(asked, self._echo.sampled(piece.index), [*map(self._new_places().next, asked)])
-        return {name: prompt[name] + found[name] for name in found}
-
-    def _columns(
-        self, tokens: Sequence[int], sampled: Sequence[Sampled | None], offsets: list[int]
-    ) -> dict[str, list]:
-        return {
-            "tokens": [*map(self._text, tokens)],
-            "token_logprobs": [each and each.logprob for each in sampled],
-            "top_logprobs": [each and self._best(each) for each in sampled],
-            "text_offset": offsets,
-        }
-
-    def _best(self, sampled: Sampled) -> dict[str, float | None]:
-        """The most probable tokens and the one drawn, by text. It has its own text, whatever others look like."""
-        best = {**(sampled.top_logprobs or {}), sampled.token: sampled.logprob}
-        texts = {sampled.token: self._text(sampled.token)}
-        for token in best:
-            names = self._text(token), bytes_name(self.tokenizer.bytes_of(token)), f"token_id:{token}"
-            texts.setdefault(token, next(name for name in names if name not in texts.values()))
-        return {texts[token]: value for token, value in best.items()}
-
-
-class TokenPlaces:
-    """Where each token begins in the text of an answer, in characters; one that ends a character begins with it.
-
-    Args:
-        tokenizer: of the model.
-        skip_special_tokens: whether they are no part of the text.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool):
-        self._tokenizer, self._length = tokenizer, 0
-        self._detokenizer = tokenizer.detokenizer(skip_special_tokens=skip_special_tokens)
-
-    def next(self, token: int) -> int:
-        """The place of the next token."""
-        before, text = self._length, self._detokenizer.add(token)
-        self._length += len(text)
-        # Bytes before it that were no character have become one.
-        return max(before, self._length - len(self._tokenizer.text_of(token))) if text else before
-
-
-def bytes_name(content: bytes) -> str:
-    """A part of a character, as OpenAI writes it."""
-    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
 
 
 class ChatFormat(AnswerFormat):

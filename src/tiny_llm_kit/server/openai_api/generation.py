@@ -1,115 +1,127 @@
-"""From a request's body to its answer: sampling parameters, the stream of pieces, whole or as server-sent events."""
+"""The endpoints that generate: a body becomes a request, and its pieces an answer, whole or as server-sent events."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ...model.files import Json
-from ...solution_types import Piece, SamplingParams, ServingPackage, StructuredOutputsParams
-from .errors import INTERNAL, ApiError, json_response, not_serving, unavailable
-from .event_stream import Disconnected, EventStream, event, while_connected
-from .formats import AnswerFormat, token_counts
-from .schemas import GenerationBody, StreamOptions
-from .service_contract import AnswerStream, ModelService
-
-PASSED_ON = (  # to the solution, unless they were left out
-    "stop_token_ids", "min_tokens", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
-    "include_stop_str_in_output", "skip_special_tokens",
-)  # fmt: skip
-SMALLEST_TEMPERATURE = 1e-6  # below it only the most probable token has a chance
-TIMED_OUT = "the request took longer than the server allows: ask for fewer tokens, or try again later"
+from ...solution_types import Piece, SamplingParams
+from . import answer_schemas, schemas
+from .completion_format import CompletionFormat, Echo
+from .errors import BUSY, INTERNAL, ApiError, unavailable
+from .formats import AnswerFormat, ChatFormat, token_counts
+from .http_responses import STREAM, AsciiJson, Disconnected, EventStream, event, while_connected
+from .responses import ResponseBody, ResponsesFormat
+from .service_contract import AnswerStream, ModelService, ServiceRequest
+from .submission import chat_ids, check_body, names_of, prompt_ids, prompts_of, sampling_params, service_of
+from .tool_use import NewReader, ToolUse, begins_inside_thought, may_think, new_plain_reader, template_names
 
 
-def sampling_params(
-    names: ServingPackage,
-    body: GenerationBody,
-    max_tokens: int | None,
-    logprobs: int | None,
-    forced: str | None = None,
-    shows_special: bool = False,
-    prompt_logprobs: int | None = None,
-) -> SamplingParams:
-    """`SamplingParams` of the solution; what the client left out has OpenAI's defaults.
+def add_completions(app: FastAPI) -> None:
+    """Add the two endpoints that generate."""
 
-    Args:
-        forced: a grammar of calls of tools.
-        shows_special: whether special tokens are needed as text.
-        prompt_logprobs: as `logprobs`, for the tokens of the prompt.
+    @app.post("/v1/completions", response_model=answer_schemas.CompletionAnswer, responses={**BUSY, **STREAM})
+    async def completions(request: Request, body: schemas.CompletionBody) -> Response:
+        """Continue a text, or several."""
+        with errors_in_words_of(body):
+            return await completion(service_of(request), request, body)
 
-    Raises:
-        ApiError: a value is out of range.
-    """
-    temperature = 1.0 if body.temperature is None else body.temperature
-    given = {name: value for name in PASSED_ON if (value := getattr(body, name)) is not None}
-    if shows_special:
-        given["skip_special_tokens"] = False
+    @app.post("/v1/chat/completions", response_model=answer_schemas.ChatAnswer, responses={**BUSY, **STREAM})
+    async def chat(request: Request, body: schemas.ChatBody) -> Response:
+        """Answer a conversation."""
+        with errors_in_words_of(body):
+            return await conversation(service_of(request), request, body)
+
+    @app.post("/v1/responses", responses={**BUSY, **STREAM})
+    async def responses(request: Request, body: ResponseBody) -> Response:
+        """Answer a conversation, in OpenAI's newer form; plain text alone."""
+        chat = body.as_chat()
+        with errors_in_words_of(chat):
+            return await response(service_of(request), request, body, chat)
+
+
+@contextmanager
+def errors_in_words_of(body: schemas.GenerationBody) -> Iterator[None]:
+    """Give errors the names of fields that the client has used."""
     try:
-        return names.SamplingParams(
-            temperature=temperature if temperature >= SMALLEST_TEMPERATURE else 0.0,
-            top_p=body.top_p,
-            top_k=max(0, body.top_k or 0),
-            max_tokens=max_tokens,
-            stop=body.stop,
-            seed=None if body.seed is None else body.seed % 2**63,
-            n=body.n or 1,
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-            ignore_eos=bool(body.ignore_eos),
-            logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()} or None,
-            structured_outputs=structured_outputs(names, body, forced),
-            **given,
+        yield
+    except ApiError as error:
+        raise error.in_words_of(body.own_names) from None
+
+
+async def completion(service: ModelService, request: Request, body: schemas.CompletionBody) -> Response:
+    """The answer to `POST /v1/completions`."""
+    check_body(service, body)
+    if body.max_tokens == 0 and not body.echo:
+        raise ApiError(
+            400,
+            "max_tokens: give a number greater than or equal to 1; 0 is for echo: true",
+            param="max_tokens",
         )
-    except ValueError as error:  # its first word is the field
-        raise ApiError(400, str(error), param=str(error).partition(" ")[0]) from None
+    limit = 1 if body.max_tokens == 0 else body.max_tokens
+    asked = body.logprobs if body.echo else None
+    params = sampling_params(service.names, body, limit, body.logprobs, prompt_logprobs=asked)
+    prompts = prompts_of(body.prompt)
+    service.check_room(len(prompts), params.n)
+    ids = await prompt_ids(service, prompts)
+    fields = names_of("prompt", len(ids))
+    submitted = ServiceRequest(ids, params, body.priority or "interactive", fields)
+    stream = await service.submit(submitted, bool(body.stream))
+    tokenizer = service.model.tokenizer
+    name, with_logprobs = service.options.model_name, body.logprobs is not None
+    given = {"n": params.n, "sequences": lambda: stream.sequences, "drops_answer": body.max_tokens == 0}
+    echo = Echo.of(prompts, ids, tokenizer, **given) if body.echo else None
+    form = CompletionFormat(name, tokenizer, with_logprobs, params.skip_special_tokens, echo)
+    return await Generation(service, stream, form, params.n).respond(request, body)
 
 
-def structured_outputs(
-    names: ServingPackage, body: GenerationBody, forced: str | None = None
-) -> StructuredOutputsParams | None:
-    """What the text has to follow, from the one field that asks for it; None for any text.
-
-    Raises:
-        ApiError: several fields do, or "json_schema" comes without a schema.
-        ValueError: vLLM's field has not exactly one form.
-    """
-    forms = {**body.forms, **({} if forced is None else {"tool_choice": {"grammar": forced}})}
-    if len(forms) > 1:
-        raise ApiError(400, f"give {' or '.join(forms)}", param=list(forms)[-1])
-    if forms.get("response_format") == {"json": None}:
-        raise ApiError(400, "response_format needs json_schema with a schema", param="response_format")
-    return next((names.StructuredOutputsParams(**form) for form in forms.values()), None)
+async def conversation(service: ModelService, request: Request, body: schemas.ChatBody) -> Response:
+    """The answer to `POST /v1/chat/completions`."""
+    stream, params, uses, reader = await opened(service, body)
+    names = service.options.model_name, service.model.tokenizer
+    answer = ChatFormat(*names, bool(body.logprobs), uses, reader)
+    return await Generation(service, stream, answer, params.n).respond(request, body)
 
 
-def check_ready(service: ModelService) -> None:
-    """Check that requests are taken.
+async def response(
+    service: ModelService, request: Request, body: ResponseBody, chat: schemas.ChatBody
+) -> Response:
+    """The answer to `POST /v1/responses`, that of a chat completion in another form."""
+    stream, _, _, reader = await opened(service, chat)
+    names, read = (service.options.model_name, service.model.tokenizer), reader or new_plain_reader
+    return await Generation(service, stream, ResponsesFormat(*names, body, read()), 1).respond(request, chat)
 
-    Raises:
-        ApiError: they are not: 503.
-    """
-    if service.state != "ready":
-        raise not_serving(service.state)
+
+async def opened(
+    service: ModelService, body: schemas.ChatBody
+) -> tuple[AnswerStream, SamplingParams, ToolUse, NewReader | None]:
+    """The stream of a conversation's answers, its parameters and tools, and what makes readers of its text."""
+    check_body(service, body)
+    if body.top_logprobs and not body.logprobs:
+        raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
+    options, tokenizer = service.options, service.model.tokenizer
+    uses = ToolUse.of(body, tokenizer, options.tool_call_parser)
+    service.check_room(1, body.n or 1)
+    names = {**options.chat_template_kwargs, **template_names(body, uses)}
+    ids = await chat_ids(service, body.messages, names=names)
+    limit, room = body.max_completion_tokens or body.max_tokens, service.model.max_model_len - len(ids)
+    form = uses.grammar(tokenizer, min(limit or room, room)), uses.shows_special(tokenizer)
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    params = sampling_params(service.names, body, limit, logprobs, *form)
+    submitted = ServiceRequest([ids], params, body.priority or "interactive", ["messages"])
+    stream = await service.submit(submitted, bool(body.stream))
+    # A form leaves no room for the rest of a thought that the prompt has begun.
+    begun = params.structured_outputs is None and begins_inside_thought(tokenizer, ids)
+    thinks = may_think(tokenizer, options.reasoning_parser)
+    reader = uses.reader_of(thinks, begun, body.include_reasoning is not False)
+    return stream, params, uses, reader
 
 
-def check_body(service: ModelService, body: GenerationBody) -> None:
-    """Validate what the schema cannot express.
-
-    Raises:
-        ApiError: 404 for another model, 400 for options that do not go together, 503 when the server is not ready.
-    """
-    served = service.options.model_names
-    if body.model not in (None, *served):
-        message = f"there is no such model: this server has {', '.join(served)}"
-        raise ApiError(404, message, param="model", code="model_not_found")
-    if body.stream_options is not None and not body.stream:
-        raise ApiError(400, "stream_options needs stream: true", param="stream_options")
-    if body.best_of not in (None, body.n or 1):
-        message = (
-            f"best_of is {body.best_of}: every answer is returned; leave it out, or give n, {body.n or 1}"
-        )
-        raise ApiError(400, message, param="best_of")
-    check_ready(service)
+TIMED_OUT = "the request took longer than the server allows: ask for fewer tokens, or try again later"
 
 
 @dataclass(frozen=True)
@@ -128,7 +140,7 @@ class Generation:
     format: AnswerFormat
     n: int
 
-    async def respond(self, request: Request, body: GenerationBody) -> Response:
+    async def respond(self, request: Request, body: schemas.GenerationBody) -> Response:
         """The response; a client that disconnects ends its request."""
         seconds = self.service.options.request_timeout
         request.scope["tokens"] = self._tokens
@@ -143,7 +155,7 @@ class Generation:
             raise unavailable(TIMED_OUT) from None
         finally:
             self.stream.close()
-        return json_response(self.format.whole(answers, self._usage()))
+        return AsciiJson(self.format.whole(answers, self._usage()))
 
     async def _answers(self) -> list[Piece]:
         """All answers, each in one piece."""
@@ -155,8 +167,8 @@ class Generation:
                 answers[piece.index] = piece if before is None else before.followed_by(piece)
         return [answers[index] for index in sorted(answers)]
 
-    async def _events(self, body: GenerationBody) -> AsyncGenerator[str, None]:
-        options = body.stream_options or StreamOptions.model_construct()
+    async def _events(self, body: schemas.GenerationBody) -> AsyncGenerator[str, None]:
+        options = body.stream_options or schemas.StreamOptions.model_construct()
         events = self.format.events(options, self._prompt_tokens)
         if first := events.first(len(self.stream.sequences)):
             yield first

@@ -11,11 +11,11 @@ from pydantic_core import PydanticCustomError
 
 from ...model.files import Json
 from ...solution_types import Piece
-from . import known_fields
 from .answer_parts import AnswerDelta, AnswerReader
-from .event_stream import event
 from .formats import AnswerFormat
-from .schemas import MOST_MESSAGES, ChatBody, Count, StreamOptions, StrictBody
+from .http_responses import event
+from .schemas import MOST_MESSAGES, ChatBody, Count, StreamOptions
+from .strict_body import RESPONSES, StrictBody
 
 
 class InputPart(BaseModel):
@@ -55,7 +55,7 @@ class InputMessage(BaseModel):
 class ResponseBody(StrictBody):
     """The body of `POST /v1/responses`."""
 
-    known = known_fields.RESPONSES
+    known = RESPONSES
     input: str | Annotated[list[InputMessage], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
     model: str | None = None
     instructions: str | None = Field(None, description="a system message before the input")

@@ -1,20 +1,19 @@
-"""Bodies of requests and responses: OpenAI's parameters that this server has, vLLM's and our additions."""
+"""Bodies of requests: OpenAI's parameters that this server has, vLLM's and our additions."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from ...model.chat_messages import plain_message, why_not_read
 from ...model.files import Json
-from . import known_fields
-from .tool_schemas import ToolCall, ToolCalls, ToolChoice, Tools
+from . import strict_body
+from .strict_body import StrictBody, too_many
+from .tool_schemas import ToolCalls, ToolChoice, Tools
 
 MOST_LOGPROBS = 20
 GUIDED = ("json", "regex", "choice", "grammar")
 MOST_TOKENS = 2**31 - 1
-MOST_FIELDS = 100  # of a body, known or not
 MOST_BIASES = 1024  # of logits, and of stop tokens
 MOST_PROMPTS = MOST_CHOICES = 10_000  # of a completion; of texts to choose from
 MOST_MESSAGES = MOST_PARTS = 10_000  # of a conversation, and of its messages together
@@ -25,12 +24,6 @@ TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 Count = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
-
-
-def too_many(things: str, count: int, most: int) -> PydanticCustomError:
-    """The error for a body with more of some things than are ever looked at."""
-    context = {"count": count, "things": things, "most": most}
-    return PydanticCustomError("too_many", "{count} {things}: give at most {most}", context)
 
 
 def check_biases(biases: Any) -> Any:
@@ -50,37 +43,8 @@ Biases = Annotated[
 ]
 
 
-class StrictBody(BaseModel):
-    """A JSON object: no unknown names, no text instead of a number, no NaN; of known fields, what changes nothing."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    known: ClassVar[Mapping[str, known_fields.Values]] = {}
-    prefix: ClassVar[str] = ""  # of a field's name in errors
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> Json:
-        """The JSON schema of the fields, with the known fields that `check_size` takes out."""
-        schema = handler.resolve_ref_schema(handler(core))
-        known_fields.document(schema["properties"], cls.known)
-        return schema
-
-    @model_validator(mode="before")
-    @classmethod
-    def check_size(cls, body: Any) -> Any:
-        """Refuse a huge body before each of its parts costs time; leave known fields out that change nothing.
-
-        Raises:
-            PydanticCustomError: it has too many fields, or a known field that is not supported.
-        """
-        if not isinstance(body, dict):
-            return body
-        if len(body) > MOST_FIELDS:
-            raise too_many("fields", len(body), MOST_FIELDS)
-        return known_fields.without_known(body, cls.known, cls.model_fields, cls.prefix)
-
-
 class StreamOptions(StrictBody):
-    known, prefix = known_fields.STREAM, "stream_options."
+    known, prefix = strict_body.STREAM, "stream_options."
     continuous_usage_stats: bool | None = Field(None, description="numbers of tokens so far in every chunk")
     include_usage: bool | None = Field(
         None, description="one more chunk at the end, with the numbers of tokens"
@@ -93,7 +57,7 @@ Choices = Annotated[list[Text], Field(min_length=1, max_length=MOST_CHOICES, fai
 class StructuredOutputs(StrictBody):
     """What the text has to follow, with vLLM's names: one of them."""
 
-    known, prefix = known_fields.STRUCTURED, "structured_outputs."
+    known, prefix = strict_body.STRUCTURED, "structured_outputs."
     json_form: Json | str | None = Field(None, alias="json", description="a JSON schema")
     regex: str | None = Field(None, description="a regular expression for the whole text")
     choice: Choices | None = Field(None, description="texts, one of which is the whole text")
@@ -191,7 +155,7 @@ def check_prompts(prompt: Any) -> Any:
 class CompletionBody(GenerationBody):
     """`POST /v1/completions`."""
 
-    known = known_fields.GENERATION | known_fields.COMPLETION
+    known = strict_body.GENERATION | strict_body.COMPLETION
     prompt: Annotated[
         str
         | TokenIds
@@ -279,7 +243,7 @@ class TemplateBody(StrictBody):
 class ChatBody(GenerationBody, TemplateBody):
     """`POST /v1/chat/completions`."""
 
-    known = known_fields.GENERATION | known_fields.CHAT
+    known = strict_body.GENERATION | strict_body.CHAT
     messages: Messages
     max_completion_tokens: Count | None = Field(
         None, description="tokens of an answer, at most; default: the context"
@@ -301,7 +265,7 @@ class ChatBody(GenerationBody, TemplateBody):
 class TokenizeBody(TemplateBody):
     """`POST /tokenize`: a text, or a conversation."""
 
-    known = known_fields.TOKENIZE
+    known = strict_body.TOKENIZE
     model: str | None = None
     prompt: str | None = None
     messages: Messages | None = None
@@ -311,25 +275,11 @@ class TokenizeBody(TemplateBody):
     )
 
 
-class TokenizeAnswer(BaseModel):
-    count: int
-    max_model_len: int
-    tokens: list[int]
-
-
 class DetokenizeBody(StrictBody):
     """`POST /detokenize`: token ids, whose text has their special tokens too."""
 
     model: str | None = None
     tokens: list[TokenId] = Field(fail_fast=True)
-
-
-class DetokenizeAnswer(BaseModel):
-    prompt: str
-
-
-class Version(BaseModel):
-    version: str
 
 
 class BudgetBody(StrictBody):
@@ -339,96 +289,3 @@ class BudgetBody(StrictBody):
     page: int | None = Field(
         None, description="of the page's first event; the budget is restored when it leaves"
     )
-
-
-class ModelCard(BaseModel):
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str = "tiny-llm"
-    root: str  # whose tokenizer `vllm bench serve` takes
-    max_model_len: int
-
-
-class ModelList(BaseModel):
-    object: Literal["list"] = "list"
-    data: list[ModelCard]
-
-
-class CachedTokens(BaseModel):
-    cached_tokens: int
-
-
-class Usage(BaseModel):
-    """Numbers of tokens."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: CachedTokens
-
-
-class CompletionLogprobs(BaseModel):
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
-    text_offset: list[int]
-
-
-class CompletionChoice(BaseModel):
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | None
-    finish_reason: str | None
-    stop_reason: int | str | None
-
-
-class CompletionAnswer(BaseModel):
-    """The answer of `/v1/completions`; each chunk of a stream is one too, with the new text alone."""
-
-    id: str
-    object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
-    choices: list[CompletionChoice]
-    usage: Usage | None = None
-
-
-class TokenLogprob(BaseModel):
-    token: str
-    logprob: float
-    bytes: list[int] | None
-
-
-class ChosenLogprob(TokenLogprob):
-    top_logprobs: list[TokenLogprob]
-
-
-class ChatLogprobs(BaseModel):
-    content: list[ChosenLogprob]
-
-
-class AnswerMessage(BaseModel):
-    role: Literal["assistant"] = "assistant"
-    content: str | None
-    reasoning_content: str | None = None
-    tool_calls: list[ToolCall] | None = None
-
-
-class ChatChoice(BaseModel):
-    index: int
-    message: AnswerMessage
-    logprobs: ChatLogprobs | None
-    finish_reason: str | None
-    stop_reason: int | str | None
-
-
-class ChatAnswer(BaseModel):
-    """The answer of `/v1/chat/completions`. Chunks of a stream have `delta` instead of `message`."""
-
-    id: str
-    object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: Usage | None = None

@@ -6,9 +6,10 @@ neither API has as unknown. null stands for the default everywhere.
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from ...model.files import Json
 
@@ -123,3 +124,41 @@ def not_supported(field: str, values: Values) -> PydanticCustomError:
     instead = "".join(f", or send {json.dumps(value)}" for value in values[:1])
     context = {"field": field, "instead": instead}
     return PydanticCustomError("not_supported", "not supported: {field}: leave it out{instead}", context)
+
+
+MOST_FIELDS = 100  # of a body, known or not
+
+
+def too_many(things: str, count: int, most: int) -> PydanticCustomError:
+    """The error for a body with more of some things than are ever looked at."""
+    context = {"count": count, "things": things, "most": most}
+    return PydanticCustomError("too_many", "{count} {things}: give at most {most}", context)
+
+
+class StrictBody(BaseModel):
+    """A JSON object: no unknown names, no text instead of a number, no NaN; of known fields, what changes nothing."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    known: ClassVar[Mapping[str, Values]] = {}
+    prefix: ClassVar[str] = ""  # of a field's name in errors
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> Json:
+        """The JSON schema of the fields, with the known fields that `check_size` takes out."""
+        schema = handler.resolve_ref_schema(handler(core))
+        document(schema["properties"], cls.known)
+        return schema
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_size(cls, body: Any) -> Any:
+        """Refuse a huge body before each of its parts costs time; leave known fields out that change nothing.
+
+        Raises:
+            PydanticCustomError: it has too many fields, or a known field that is not supported.
+        """
+        if not isinstance(body, dict):
+            return body
+        if len(body) > MOST_FIELDS:
+            raise too_many("fields", len(body), MOST_FIELDS)
+        return without_known(body, cls.known, cls.model_fields, cls.prefix)

@@ -1,0 +1,209 @@
+"""From the body of a request to what the engine gets: checks, token ids of prompts, sampling parameters."""
+
+import json
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from fastapi import Request
+
+from ...model.chat_template import ChatTemplateError
+from ...model.files import Json
+from ...solution_types import SamplingParams, ServingPackage, StructuredOutputsParams
+from .errors import ApiError, not_serving
+from .schemas import GenerationBody, Message
+from .service_contract import ModelService
+
+LOG = logging.getLogger("tiny_llm.server")
+NO_NAMES: Json = {}
+TURN = 16  # characters that a template adds to a message, about
+
+
+def prompts_of(prompt: Any) -> list[Any]:
+    """A list of prompts: one text, and one list of ids, is one prompt."""
+    if isinstance(prompt, str):
+        return [prompt]
+    return [prompt] if isinstance(prompt[0], int) else prompt
+
+
+def names_of(field: str, count: int) -> list[str]:
+    """What errors call each of the prompts in a field."""
+    return [field] if count == 1 else [f"{field}[{index}]" for index in range(count)]
+
+
+def service_of(request: Request) -> ModelService:
+    return request.app.state.service
+
+
+async def prompt_ids(
+    service: ModelService, prompts: list[Any], add_special_tokens: bool = True
+) -> list[list[int]]:
+    """Token ids of prompts that are texts; those that are ids already stay as they are.
+
+    Args:
+        add_special_tokens: whether a text may begin with the tokenizer's begin-of-text.
+
+    Raises:
+        ApiError: 400, a text cannot fit into the context.
+    """
+    if not isinstance(prompts[0], str):
+        return prompts
+    for name, text in zip(names_of("prompt", len(prompts)), prompts, strict=True):
+        check_length(service, name, len(text))
+    encode = service.model.tokenizer.encode
+    if not add_special_tokens:
+        encode = partial(encode, add_special_tokens=False)
+    return await service.with_texts(sum(map(len, prompts)), lambda: [*map(encode, prompts)])
+
+
+async def chat_ids(
+    service: ModelService,
+    messages: Sequence[Message],
+    add_generation_prompt: bool = True,
+    names: Json = NO_NAMES,
+) -> list[int]:
+    """Token ids of a conversation; `names` are further variables of the chat template.
+
+    Raises:
+        ApiError: 400, it cannot fit into the context, or the model's template does not take it.
+    """
+    turns, tokenizer = [each.rendered() for each in messages], service.model.tokenizer
+    length = sum(len(turn["content"]) for turn in turns)
+    length += len(json.dumps(names)) if names and "tools" in tokenizer.chat_template else 0
+    length += sum(len(json.dumps(turn["tool_calls"])) for turn in turns if "tool_calls" in turn)
+    check_length(service, "messages", length)
+
+    def encoded() -> list[int]:
+        return tokenizer.encode(tokenizer.apply_chat_template(turns, add_generation_prompt, **names))
+
+    try:
+        return await service.with_texts(length + TURN * len(turns), encoded)
+    except ChatTemplateError as error:
+        LOG.warning("400: %s", error)
+        raise ApiError(400, f"messages: {error.reason}", param="messages") from None
+
+
+async def text_of(service: ModelService, tokens: Sequence[int]) -> str:
+    """The text of token ids, with their special tokens.
+
+    Raises:
+        ApiError: 400, the tokenizer does not have one of them.
+    """
+    tokenizer = service.model.tokenizer
+    if (largest := max(tokens, default=0)) >= service.model.vocab_size:
+        raise ApiError(400, f"tokens: {largest} is not of this model", param="tokens")
+    return await service.with_texts(len(tokens), lambda: tokenizer.decode(tokens, skip_special_tokens=False))
+
+
+def check_length(service: ModelService, name: str, characters: int) -> None:
+    """Refuse a text that cannot fit into the context, whatever its tokens are.
+
+    Raises:
+        ApiError: 400.
+    """
+    limit, longest = service.model.max_model_len, service.model.tokenizer.longest_token
+    if characters > limit * longest:
+        message = (
+            f"{name} has {characters} characters: max_model_len is {limit} tokens of at most {longest} each"
+        )
+        raise ApiError(400, message, param=name.partition("[")[0])
+
+
+PASSED_ON = (  # to the solution, unless they were left out
+    "stop_token_ids", "min_tokens", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
+    "include_stop_str_in_output", "skip_special_tokens",
+)  # fmt: skip
+
+
+SMALLEST_TEMPERATURE = 1e-6  # below it only the most probable token has a chance
+
+
+def sampling_params(
+    names: ServingPackage,
+    body: GenerationBody,
+    max_tokens: int | None,
+    logprobs: int | None,
+    forced: str | None = None,
+    shows_special: bool = False,
+    prompt_logprobs: int | None = None,
+) -> SamplingParams:
+    """`SamplingParams` of the solution; what the client left out has OpenAI's defaults.
+
+    Args:
+        forced: a grammar of calls of tools.
+        shows_special: whether special tokens are needed as text.
+        prompt_logprobs: as `logprobs`, for the tokens of the prompt.
+
+    Raises:
+        ApiError: a value is out of range.
+    """
+    temperature = 1.0 if body.temperature is None else body.temperature
+    given = {name: value for name in PASSED_ON if (value := getattr(body, name)) is not None}
+    if shows_special:
+        given["skip_special_tokens"] = False
+    try:
+        return names.SamplingParams(
+            temperature=temperature if temperature >= SMALLEST_TEMPERATURE else 0.0,
+            top_p=body.top_p,
+            top_k=max(0, body.top_k or 0),
+            max_tokens=max_tokens,
+            stop=body.stop,
+            seed=None if body.seed is None else body.seed % 2**63,
+            n=body.n or 1,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            ignore_eos=bool(body.ignore_eos),
+            logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()} or None,
+            structured_outputs=structured_outputs(names, body, forced),
+            **given,
+        )
+    except ValueError as error:  # its first word is the field
+        raise ApiError(400, str(error), param=str(error).partition(" ")[0]) from None
+
+
+def structured_outputs(
+    names: ServingPackage, body: GenerationBody, forced: str | None = None
+) -> StructuredOutputsParams | None:
+    """What the text has to follow, from the one field that asks for it; None for any text.
+
+    Raises:
+        ApiError: several fields do, or "json_schema" comes without a schema.
+        ValueError: vLLM's field has not exactly one form.
+    """
+    forms = {**body.forms, **({} if forced is None else {"tool_choice": {"grammar": forced}})}
+    if len(forms) > 1:
+        raise ApiError(400, f"give {' or '.join(forms)}", param=list(forms)[-1])
+    if forms.get("response_format") == {"json": None}:
+        raise ApiError(400, "response_format needs json_schema with a schema", param="response_format")
+    return next((names.StructuredOutputsParams(**form) for form in forms.values()), None)
+
+
+def check_ready(service: ModelService) -> None:
+    """Check that requests are taken.
+
+    Raises:
+        ApiError: they are not: 503.
+    """
+    if service.state != "ready":
+        raise not_serving(service.state)
+
+
+def check_body(service: ModelService, body: GenerationBody) -> None:
+    """Validate what the schema cannot express.
+
+    Raises:
+        ApiError: 404 for another model, 400 for options that do not go together, 503 when the server is not ready.
+    """
+    served = service.options.model_names
+    if body.model not in (None, *served):
+        message = f"there is no such model: this server has {', '.join(served)}"
+        raise ApiError(404, message, param="model", code="model_not_found")
+    if body.stream_options is not None and not body.stream:
+        raise ApiError(400, "stream_options needs stream: true", param="stream_options")
+    if body.best_of not in (None, body.n or 1):
+        message = (
+            f"best_of is {body.best_of}: every answer is returned; leave it out, or give n, {body.n or 1}"
+        )
+        raise ApiError(400, message, param="best_of")
+    check_ready(service)
