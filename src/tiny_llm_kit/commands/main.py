@@ -1,8 +1,9 @@
 """`pdm run main`: answer a question, or hold a conversation, with a solution on one port."""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..course.capabilities import (
     AUTO_LOADERS,
@@ -26,7 +27,9 @@ from ..model.files import CheckpointError
 from ..terminal import TerminalSession, command, fail
 
 if TYPE_CHECKING:
+    from ..engine.llm import LLM
     from ..model.tokenization import Tokenizer
+    from ..solution_types import SamplingParams
 
 PROMPT = "What is chunked prefill?"
 
@@ -69,7 +72,13 @@ def open_engine(options: argparse.Namespace) -> TerminalSession:
     llm = open_llm(options, max_num_seqs=1, **{name: getattr(options, name) for name in names})
 
     def generate(
-        llm: Any, tokenizer: "Tokenizer", ids: list[int], params: Any, *, max_tokens: int, on_text: Any
+        llm: "LLM",
+        tokenizer: "Tokenizer",
+        ids: list[int],
+        params: "SamplingParams",
+        *,
+        max_tokens: int,
+        on_text: Callable[[str], object],
     ) -> str:
         return llm.stream(ids, replace(params, max_tokens=max_tokens), on_text)
 

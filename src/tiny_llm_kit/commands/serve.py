@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, open_llm
@@ -30,6 +30,10 @@ from ..server.listener import listen, url_of
 from ..server.vllm_flags import expanded
 from ..terminal import FatalError, command, fail
 from ..trace.text import counted
+
+if TYPE_CHECKING:
+    from ..server.openai_api.draining_server import DrainingServer
+    from ..server.replicas.replica_options import ReplicaOptions
 
 SINGLE = ("uds", "ssl_keyfile", "chat_template")  # options that Ray's own HTTP server does not have
 # The engine's thread releases the interpreter's lock in every kernel, and waits up to this long to have it back while
@@ -74,7 +78,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     return options
 
 
-def make_llm(options: argparse.Namespace, engine: dict[str, Any]) -> Any:
+def make_llm(options: argparse.Namespace, engine: dict[str, object]) -> LLM:
     """Open the `LLM` that the options ask for, also with random weights; runs on the engine's thread.
 
     Says so if it has to do without the kernels in C++.
@@ -87,7 +91,7 @@ def make_llm(options: argparse.Namespace, engine: dict[str, Any]) -> Any:
     return llm
 
 
-def opened(options: argparse.Namespace, engine: dict[str, Any]) -> Any:
+def opened(options: argparse.Namespace, engine: dict[str, object]) -> LLM:
     """The `LLM` that the options ask for."""
     if check_layers(options.config, bool(options.random_weights), options.layers):
         solution = SOLUTIONS[options.solution]
@@ -110,7 +114,9 @@ def begin(url: str, name: str) -> None:
     say_ready(url, name)
 
 
-def server_of(options: argparse.Namespace, on_ready: Callable[[str], object] = lambda name: None) -> Any:
+def server_of(
+    options: argparse.Namespace, on_ready: Callable[[str], object] = lambda name: None
+) -> "DrainingServer":
     """The server, not yet started.
 
     Args:
@@ -133,7 +139,7 @@ def server_of(options: argparse.Namespace, on_ready: Callable[[str], object] = l
     return DrainingServer(app, options.host, options.port, limits, ready, log_level=level, **tls)
 
 
-def engine_opener(options: argparse.Namespace) -> Callable[[], Any]:
+def engine_opener(options: argparse.Namespace) -> Callable[[], LLM]:
     """What opens the `LLM` that the options ask for, in this process or in a replica.
 
     Raises:
@@ -145,7 +151,7 @@ def engine_opener(options: argparse.Namespace) -> Callable[[], Any]:
     return partial(make_llm, options, engine_options(options))
 
 
-def replica_application(options: argparse.Namespace) -> tuple[Any, Any]:
+def replica_application(options: argparse.Namespace) -> tuple[Any, "ReplicaOptions"]:
     """The application of Ray Serve that the options ask for, and its `ReplicaOptions`.
 
     Raises:

@@ -1,18 +1,84 @@
-"""The chat template of a model folder: Jinja text that turns messages into the model's prompt format."""
+"""The chat template of a model folder, and messages as OpenAI's API has them, of which it makes a prompt."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from .files import CheckpointError, Json, read_optional_json, shown
+
+OTHER_PARTS = ("image_url", "input_audio", "audio_url", "video_url", "file", "refusal", "image_embeds")
+
+
+def why_not_read(message: Json) -> str | None:
+    """Why a message of OpenAI's API is not supported here, in one line; None for others."""
+    role, content = message.get("role"), message.get("content")
+    if role == "function":
+        return 'the role function is not supported: use its newer form, "tool" with tool_call_id'
+    if "content" not in message and not message.get("tool_calls"):
+        return "content is missing: give a text"
+    parts = (
+        [part.get("type") for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    )
+    other = next((kind for kind in parts if kind in OTHER_PARTS), None)
+    return other and f"a part of type {other} is not supported: give texts"
+
+
+def plain_message(message: Json) -> Json:
+    """A message for chat templates, with one text. "developer" is OpenAI's newer name for the role "system".
+
+    Args:
+        message: its content is a text, a list of `{"type": "text", "text": …}`, or None, which is an empty text. With
+            `tool_calls` there may be none.
+
+    Raises:
+        ValueError: it, its content or a call is something else.
+    """
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise ValueError(f"messages: {repr(message)[:80]} is no message: give role and content")
+    if why := why_not_read(message):
+        raise ValueError(f"messages: {why}")
+    role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
+    content = "" if content is None else content
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not isinstance(parts, Sequence) or not parts or not all(map(is_text, parts)):
+        raise ValueError(f"messages: content is {repr(content)[:80]}: give a text, or a list of text parts")
+    text = "".join(part["text"] for part in parts)
+    own = {"tool_calls": [*map(plain_call, calls)]} if calls else {}
+    return {**message, "role": "system" if role == "developer" else role, "content": text, **own}
+
+
+def plain_call(call: object) -> Json:
+    """A call of a tool for chat templates, which write its arguments themselves: an object instead of JSON.
+
+    Raises:
+        ValueError: it is no call.
+    """
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if (
+        not isinstance(call, Mapping)
+        or not isinstance(function, Mapping)
+        or not isinstance(function.get("name"), str)
+    ):
+        raise ValueError(f"messages: tool_calls has {repr(call)[:80]}: give function with name and arguments")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        with suppress(ValueError, RecursionError):  # a model wrote it; the template may show it as it is
+            arguments = json.loads(arguments) if arguments.strip() else None
+    return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
+
+
+def is_text(part: object) -> bool:
+    """Whether a part of a content is a text."""
+    return isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 class ChatTemplateError(CheckpointError):
@@ -27,7 +93,7 @@ class ChatTemplateError(CheckpointError):
         super().__init__(f"{file}: {reason}" if file else reason)
         self.file, self.reason = file, reason
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type, tuple[Path | None, str]]:
         return type(self), (self.file, self.reason)
 
 
@@ -50,7 +116,7 @@ class ChatTemplate:
         """The texts of all its templates."""
         return "\n".join(text for text in self._sources.values() if isinstance(text, str))
 
-    def render(self, messages: Sequence[Json], add_generation_prompt: bool = True, **names: Any) -> str:
+    def render(self, messages: Sequence[Json], add_generation_prompt: bool = True, **names: object) -> str:
         """The prompt for `messages`, each `{"role": …, "content": …}`; `names` are further variables of the template.
 
         Raises:
@@ -107,7 +173,7 @@ def read_chat_template(
     return None if found is None else ChatTemplate(_by_name(found), file, special_tokens)
 
 
-def _by_name(templates: Any) -> Json:
+def _by_name(templates: object) -> Json:
     """Templates by name: older files have a list of them."""
     if isinstance(templates, list):
         return {
@@ -125,12 +191,12 @@ class _Generation(Extension):
 
     tags = {"generation"}  # noqa: RUF012 (Jinja's name)
 
-    def parse(self, parser: Any) -> nodes.Node:
+    def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("_text"), [], [], body).set_lineno(line)
 
-    def _text(self, caller: Any) -> str:
+    def _text(self, caller: Callable[[], str]) -> str:
         return caller()
 
 
@@ -152,7 +218,7 @@ def _compiled(source: str) -> jinja2.Template:
 
 
 def _to_json(
-    x: Any,
+    x: object,
     ensure_ascii: bool = False,
     indent: int | None = None,
     separators: tuple[str, str] | None = None,

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from ..solution_types import Array
 from .config import ModelConfig
-from .files import CheckpointError, Json, shown
+from .files import CheckpointError, shown
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class Checkpoint:
     """
 
     config: ModelConfig
-    weights: Json
+    weights: dict[str, Array]
     folder: Path | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     bytes_read: int = 0
 
-    def weight(self, name: str, *shape: int) -> Any:
+    def weight(self, name: str, *shape: int) -> Array:
         """The array called `name`, which must have this shape.
 
         Raises:

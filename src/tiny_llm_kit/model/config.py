@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
 
 from .families import (
     FAMILIES,
@@ -158,8 +157,13 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 1 <= value <= LARGEST_COUNT
 
 
-def _is_positive(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value < math.inf and value <= LARGEST_NUMBER
+def _is_positive(value: object) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and 0 < value < math.inf
+        and value <= LARGEST_NUMBER
+    )
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -183,20 +187,18 @@ def config_of(data: Json) -> ModelConfig:
     require("architectures[0]", architecture, architecture in ARCHITECTURES, known)
     activation = data.get("hidden_act", "silu")
     require("hidden_act", activation, activation == "silu", "silu")
-    family = FAMILIES[architecture]
+    family = FAMILIES[str(architecture)]
     same_names = (
         "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size",
         "max_position_embeddings", "rms_norm_eps",
     )  # fmt: skip
     same: Json = {name: data.get(name) for name in same_names}
-    rope, theta = rope_fields(data)
+    same |= {"num_key_value_heads": key_value_heads_of(data), "head_dim": head_dim_of(data)}
+    rope, same["rope_theta"] = rope_fields(data)
     dtype = data.get("dtype", data.get("torch_dtype"))
     config = ModelConfig(
-        architecture=architecture,
+        architecture=str(architecture),
         **same,
-        num_key_value_heads=key_value_heads_of(data),
-        head_dim=head_dim_of(data),
-        rope_theta=theta,
         tie_word_embeddings=data.get("tie_word_embeddings", False),
         attention_bias=data.get("attention_bias", family.attention_bias is True),
         mlp_bias=data.get("mlp_bias", False),
@@ -204,15 +206,15 @@ def config_of(data: Json) -> ModelConfig:
         quantization=_quantization(data),
     )
     # The rest needs sizes that were checked above.
-    window, types = windows_of(architecture, data, config.num_hidden_layers)
-    mixture = mixture_of(architecture, data, config.num_hidden_layers)
+    window, types = windows_of(config.architecture, data, config.num_hidden_layers)
+    mixture = mixture_of(config.architecture, data, config.num_hidden_layers)
     config = replace(config, sliding_window=window, layer_types=types, mixture=mixture)
     scaling = read_rope_scaling(rope, config, data)
     longest = scaled_context(rope, config.max_position_embeddings, data)
     return replace(config, rope_scaling=scaling, max_position_embeddings=longest)
 
 
-def _architecture(data: Json) -> Any:
+def _architecture(data: Json) -> object:
     names = data.get("architectures")
     return names[0] if isinstance(names, list) and len(names) == 1 else names
 

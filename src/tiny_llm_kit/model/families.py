@@ -7,7 +7,6 @@ Mixtral is Mistral with a mixture of experts as its MLP, and Qwen3-MoE is Qwen3 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from .files import Json, require
 from .mixture import Mixture, mixtral, qwen3_moe
@@ -88,7 +87,7 @@ FAMILIES = {
 }  # fmt: skip
 
 
-def with_defaults(architecture: Any, data: Json) -> Json:
+def with_defaults(architecture: object, data: Json) -> Json:
     """The fields of `config.json` with those that it omits, as transformers' class has them."""
     family = FAMILIES.get(architecture) if isinstance(architecture, str) else None
     return {**DEFAULTS, **family.defaults, **data} if family else dict(data)
@@ -100,7 +99,7 @@ def biases_of(architecture: str, attention_bias: bool, mlp_bias: bool) -> tuple[
     return attention * attention_bias + MLP * mlp_bias
 
 
-def head_dim_of(data: Json) -> Any:
+def head_dim_of(data: Json) -> object:
     """D: from the file, or E / H."""
     given, E, H = data.get("head_dim"), data.get("hidden_size"), data.get("num_attention_heads")
     if given is not None:
@@ -113,7 +112,7 @@ def head_dim_of(data: Json) -> Any:
     return E // H
 
 
-def key_value_heads_of(data: Json) -> Any:
+def key_value_heads_of(data: Json) -> object:
     """Hkv: from the file, or one per query head."""
     given = data.get("num_key_value_heads")
     return data.get("num_attention_heads") if given is None else given
@@ -137,21 +136,21 @@ def windows_of(architecture: str, data: Json, layers: int) -> tuple[int | None, 
     return (None, ()) if is_full else (window, types)
 
 
-def _no_window(data: Json, layers: int) -> tuple[Any, tuple[str, ...]]:
+def _no_window(data: Json, layers: int) -> tuple[int | None, tuple[str, ...]]:
     window, used = data.get("sliding_window"), data.get("use_sliding_window", True)
     require("sliding_window", window, window is None or used is False, "null: this architecture has none")
     _require_full(data)
     return None, ()
 
 
-def _all_slide(data: Json, layers: int) -> tuple[Any, tuple[str, ...]]:
+def _all_slide(data: Json, layers: int) -> tuple[int | None, tuple[str, ...]]:
     """Mistral's windows: the window is for all layers; null means none."""
     _require_no_field(data, "layer_types", "absent: in this architecture all layers are alike")
     window = data.get("sliding_window")
     return window, () if window is None else ("sliding_attention",) * layers
 
 
-def _all_slide_by_switch(data: Json, layers: int) -> tuple[Any, tuple[str, ...]]:
+def _all_slide_by_switch(data: Json, layers: int) -> tuple[int | None, tuple[str, ...]]:
     """Qwen3-MoE's windows: for all layers, if they are used at all."""
     return _all_slide(data, layers) if _uses_windows(data) else (None, ())
 
@@ -162,7 +161,7 @@ def _uses_windows(data: Json) -> bool:
     return switch
 
 
-def _some_slide(data: Json, layers: int) -> tuple[Any, tuple[str, ...]]:
+def _some_slide(data: Json, layers: int) -> tuple[int | None, tuple[str, ...]]:
     """Qwen's windows: by a switch and a list of layer types, or for all layers from `max_window_layers` on."""
     window = data.get("sliding_window") if _uses_windows(data) else None
     types = data.get("layer_types")
@@ -173,9 +172,9 @@ def _some_slide(data: Json, layers: int) -> tuple[Any, tuple[str, ...]]:
         return window, _words(types)
     if window is None:
         return None, ()
-    first: Any = data.get("max_window_layers")
+    first = data.get("max_window_layers")
     require("max_window_layers", first, type(first) is int and first >= 0, "a whole number from 0")
-    full = min(first, layers)
+    full = min(first or 0, layers)
     return window, ("full_attention",) * full + ("sliding_attention",) * (layers - full)
 
 

@@ -5,7 +5,6 @@ llama.cpp's architecture "llama" is Llama, Mistral and, with experts, Mixtral.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -62,7 +61,7 @@ def gguf_config(file: GgufFile) -> ModelConfig:
 
 def _fields(file: GgufFile, name: str) -> Json:
     """The header as the fields of `config.json`."""
-    header = {key.removeprefix(f"{name}."): _short(value) for key, value in file.fields.items()}
+    header: Json = {key.removeprefix(f"{name}."): _short(value) for key, value in file.fields.items()}
     data = {field: header[key] for field, key in KEYS.items() if key in header}
     count, most = data.get("num_hidden_layers"), len(file.tensors)
     is_count = type(count) is int and 1 <= count <= most
@@ -87,7 +86,7 @@ def _fields(file: GgufFile, name: str) -> Json:
     return data
 
 
-def _short(value: Any) -> Any:
+def _short(value: object) -> object:
     """A float32 of the header as the decimal that it was written as: 1e-05, not 9.999999747378752e-06."""
     return float(str(np.float32(value))) if isinstance(value, float) else value
 

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import SupportsInt
 
 import numpy as np
-from gguf import GGUFReader, GGUFValueType
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, ReaderField
 from gguf.quants import dequantize
+from numpy.typing import DTypeLike
 
 from .files import CheckpointError, Json, require, shown
 
@@ -32,7 +33,9 @@ class GuardedReader(GGUFReader):
     It also reads arrays at once: entry by entry, a vocabulary takes several seconds.
     """
 
-    def _get(self, offset: Any, dtype: Any, count: Any = 1, override_order: Any = None) -> np.ndarray:
+    def _get(
+        self, offset: SupportsInt, dtype: DTypeLike, count: SupportsInt = 1, override_order: str | None = None
+    ) -> np.ndarray:
         offset, count = int(offset), int(count)
         end = offset + np.dtype(dtype).itemsize * count
         if end > len(self.data):
@@ -42,12 +45,14 @@ class GuardedReader(GGUFReader):
     def _build_fields(self, offs: int, count: int) -> int:
         return super()._build_fields(offs, _limited(count, "keys"))
 
-    def _build_tensor_info(self, offs: int, count: int) -> Any:
+    def _build_tensor_info(self, offs: int, count: int) -> tuple[int, list[ReaderField]]:
         return super()._build_tensor_info(offs, _limited(count, "tensors"))
 
-    def _get_field_parts(self, orig_offs: Any, raw_type: Any) -> Any:
+    def _get_field_parts(
+        self, orig_offs: SupportsInt, raw_type: SupportsInt
+    ) -> tuple[int, list[np.ndarray], list[int], list[GGUFValueType]]:
         if raw_type != GGUFValueType.ARRAY:
-            return super()._get_field_parts(orig_offs, int(raw_type))
+            return super()._get_field_parts(int(orig_offs), int(raw_type))
         start = int(orig_offs) + 12  # after the type and the number of its entries
         kind, count = int(self._get(start - 12, np.uint32)[0]), int(self._get(start - 8, np.uint64)[0])
         if count > MOST_ENTRIES:
@@ -92,7 +97,7 @@ class GgufTensor:
     kind: str
     shape: tuple[int, ...]
     data: np.ndarray
-    _type: Any = field(repr=False)
+    _type: GGMLQuantizationType = field(repr=False)
 
     def floats(self) -> np.ndarray:
         """Its numbers in float32, dequantised by the library.

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from .gguf_config import gguf_config, quantization_of, stays_quantized
 from .gguf_file import GgufTensor, open_gguf
 from .gguf_tensors import headers_of, interleaved_rows, numbers_of, weights_of
 from .gguf_tokenizer import gguf_tokenizer
+from .model_files import ArrayReader
 from .quantized_tensors import weight_of
 from .safetensors_folder import TensorInfo
 from .tokenization import Tokenizer
@@ -53,7 +53,7 @@ class GgufModel:
         part = part if stays_quantized(weight, tensor) else "floats"
         return numbers_of(tensor, part, self._rows(weight, tensor))
 
-    def arrays(self, backend: Any) -> "Arrays":
+    def arrays(self, backend: ArrayReader) -> "Arrays":
         return Arrays(self, backend, self.headers())
 
     @cached_property
@@ -81,7 +81,7 @@ class Arrays:
     """`Stored` of a GGUF file: each array is made when it is taken."""
 
     model: GgufModel
-    backend: Any
+    backend: ArrayReader
     headers: dict[str, TensorInfo]
 
     def pop(self, key: str, /) -> Array:

@@ -1,7 +1,6 @@
 """The numbers of a mixture of experts, read from `config.json` by the rules of transformers. Knows no arrays."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from .files import CheckpointError, Json, require
 
@@ -47,7 +46,7 @@ class Mixture:
         return self.num_experts // self.ranks
 
 
-def _is_count(value: Any, most: int) -> bool:
+def _is_count(value: object, most: int) -> bool:
     return type(value) is int and 1 <= value <= most
 
 
@@ -77,6 +76,6 @@ def qwen3_moe(data: Json, layers: int) -> Mixture:
     )
 
 
-def _experts(data: Json, default: int) -> Any:
+def _experts(data: Json, default: int) -> int:
     """X: transformers 5 writes num_local_experts for every family, and Qwen's own files have num_experts."""
     return data.get("num_local_experts", data.get("num_experts", default))

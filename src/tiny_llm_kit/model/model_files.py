@@ -5,9 +5,10 @@
 
 import json
 import math
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from safetensors import SafetensorError
@@ -25,6 +26,14 @@ class Stored(Protocol):
     """The tensors of a model as they are stored, each taken once. A dict is one."""
 
     def pop(self, key: str, /) -> Array: ...
+
+
+class ArrayReader(Protocol):
+    """The part of a `Backend` that makes arrays of what is stored."""
+
+    def open_safetensors(self, file: Path, /) -> Mapping[str, Array]: ...
+
+    def from_stored(self, numbers: np.ndarray, dtype: str, /) -> Array: ...
 
 
 class ModelFiles(Protocol):
@@ -52,7 +61,7 @@ class ModelFiles(Protocol):
         """A tensor of the type and shape in its header; BF16 as uint16."""
         ...
 
-    def arrays(self, backend: Any) -> Stored:
+    def arrays(self, backend: "ArrayReader") -> Stored:
         """All tensors as arrays of a `Backend`; none is read yet."""
         ...
 
@@ -97,7 +106,7 @@ class ModelFolder:
             self._maps[file] = data, starts
         return self._maps[file]
 
-    def arrays(self, backend: Any) -> Stored:
+    def arrays(self, backend: "ArrayReader") -> Stored:
         stored: dict[str, Array] = {}
         for file in {info.file: None for info in self._headers.values()}:
             try:

@@ -1,8 +1,9 @@
 """A checkpoint whose output head is quantised, while everything else stays as it is. Knows no arrays."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
+from ..solution_types import Array
+from .checkpoint import Checkpoint
 from .config import ModelConfig
 from .quantization import EMBEDDING, WeightQuantizer
 
@@ -17,11 +18,11 @@ class QuantizedHead:
     read, and their error would pass through all layers. So memory grows by the copy, and a step reads less.
 
     Args:
-        checkpoint: `Checkpoint`, or an object with its `config` and `weight`.
+        checkpoint: of a plain or a tied head.
         quantizer: quantises the head.
     """
 
-    checkpoint: Any
+    checkpoint: Checkpoint
     quantizer: WeightQuantizer
 
     @property
@@ -29,7 +30,7 @@ class QuantizedHead:
         """The configuration, with an untied head."""
         return replace(self.checkpoint.config, tie_word_embeddings=False)
 
-    def weight(self, name: str, *shape: int) -> Any:
+    def weight(self, name: str, *shape: int) -> Array:
         """See `Checkpoint.weight`.
 
         Raises:

@@ -5,14 +5,19 @@ longer texts stay within the angles that the model has seen. This is computed on
 angles and one factor. The kinds are those of `transformers.modeling_rope_utils`.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .files import CheckpointError, Json, require
+
+if TYPE_CHECKING:
+    from .config import ModelConfig
 
 LARGEST_FACTOR = 1e9
 # Kinds that exist but are not supported, with the reason.
@@ -60,7 +65,7 @@ class RopeScaling:
         return angles
 
 
-def rope_fields(data: Json) -> tuple[Json, Any]:
+def rope_fields(data: Json) -> tuple[Json, object]:
     """RoPE's fields, from `rope_scaling` in older files and `rope_parameters` in newer ones, and its base."""
     for field in ("rope_scaling", "rope_parameters"):
         found = data.get(field)
@@ -69,7 +74,7 @@ def rope_fields(data: Json) -> tuple[Json, Any]:
     return rope, rope.get("rope_theta", data.get("rope_theta"))
 
 
-def read_rope_scaling(rope: Json, config: Any, data: Json) -> RopeScaling | None:
+def read_rope_scaling(rope: Json, config: ModelConfig, data: Json) -> RopeScaling | None:
     """The scaled RoPE of a model, None for the plain one.
 
     Args:
@@ -132,7 +137,7 @@ def _check_whole(field: str, *parts: object) -> None:
         require(f"{field}.partial_rotary_factor", part, part is None or part == 1, wanted)
 
 
-def _computed(field: str, kind: str, compute: "Compute", sizes: Sizes, values: Json) -> RopeScaling:
+def _computed(field: str, kind: str, compute: Compute, sizes: Sizes, values: Json) -> RopeScaling:
     try:
         with np.errstate(all="ignore"):
             frequencies, factor = compute(sizes, values)
@@ -229,8 +234,10 @@ def _yarn_attention(factor: float, values: Json) -> float:
     return sharpness(weight) / sharpness(of_all) if weight and of_all else sharpness(1)
 
 
-def _number(field: str, value: Any, least: float, wanted: str) -> None:
-    is_number = type(value) in (int, float) and least <= value <= LARGEST_FACTOR
+def _number(field: str, value: object, least: float, wanted: str) -> None:
+    is_number = (
+        isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= LARGEST_FACTOR
+    )
     require(field, value, is_number, wanted)
 
 

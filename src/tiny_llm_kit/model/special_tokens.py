@@ -2,7 +2,6 @@
 
 from collections.abc import Container
 from pathlib import Path
-from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken
@@ -62,7 +61,7 @@ def add_special_tokens(
     return named
 
 
-def _extra(settings: Json) -> Any:
+def _extra(settings: Json) -> object:
     """Further special tokens: a list of them, or an object with a name for each."""
     return next((settings[name] for name in EXTRA if settings.get(name)), [])
 
@@ -71,12 +70,12 @@ def _standard_first(name: str) -> int:
     return STANDARD.index(name) if name in STANDARD else len(STANDARD)
 
 
-def _text(token: Any) -> str | None:
+def _text(token: object) -> str | None:
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None
 
 
-def _added(token: Any, special: Container[str | None]) -> AddedToken:
+def _added(token: object, special: Container[str | None]) -> AddedToken:
     """A token as the library adds it, with what the file says of spaces around it."""
     text, given = _text(token), token if isinstance(token, dict) else {}
     flags = {name: given.get(name) is True for name in ("single_word", "lstrip", "rstrip")}

@@ -6,14 +6,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import tokenizers
 from tokenizers import decoders
 from tokenizers.pre_tokenizers import ByteLevel
 
-from .chat_messages import plain_message
-from .chat_template import ChatTemplate, ChatTemplateError, read_chat_template
+from .chat_template import ChatTemplate, ChatTemplateError, plain_message, read_chat_template
 from .files import CheckpointError, Json, read_optional_json, shown
 from .special_tokens import add_special_tokens
 
@@ -163,7 +161,7 @@ class Tokenizer:
         return self._bpe.to_str()
 
     def apply_chat_template(
-        self, messages: Sequence[Json], add_generation_prompt: bool = True, **names: Any
+        self, messages: Sequence[Json], add_generation_prompt: bool = True, **names: object
     ) -> str:
         """The prompt for a conversation of `{"role": …, "content": …}`, ready for `encode`.
 

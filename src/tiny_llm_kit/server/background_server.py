@@ -3,7 +3,7 @@
 import http.client
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
 
 from fastapi import FastAPI
 
@@ -38,7 +38,7 @@ class BackgroundServer:
             self._until(lambda: self.server.service.state != "starting")
         return self
 
-    def _until(self, is_so: Any) -> None:
+    def _until(self, is_so: Callable[[], bool]) -> None:
         end = time.monotonic() + PATIENCE
         while not is_so():
             if time.monotonic() > end or not self._thread.is_alive():

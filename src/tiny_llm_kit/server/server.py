@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib import metadata
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
@@ -18,6 +17,7 @@ from starlette.responses import Response
 from ..engine.llm import LLM
 from ..engine.llm_engine import LLMEngine
 from ..model.files import Json
+from ..solution_types import Event
 from .openai_api import answer_schemas, schemas
 from .openai_api.errors import ERRORS, HEADER, WRONG, ApiError, add_error_handlers, not_serving
 from .openai_api.generation import add_completions
@@ -27,6 +27,7 @@ from .openai_api.middleware import Guard, RequestIds, SteppedRoute
 from .openai_api.server_log import ThroughputLog
 from .openai_api.server_options import ServerOptions
 from .openai_api.service import EngineService
+from .openai_api.service_contract import ModelService, RunningService
 from .openai_api.submission import chat_ids, check_ready, prompt_ids, service_of, text_of
 from .openai_api.tool_use import template_variables
 
@@ -47,7 +48,7 @@ def create_app(
     def make_service(app: FastAPI) -> EngineService:
         loop = asyncio.get_running_loop()
 
-        def listeners(engine: LLMEngine) -> list[Any]:
+        def listeners(engine: LLMEngine) -> list[Callable[[Event], object]]:
             metrics.watch(engine)
             app.state.feed = app.state.budget = None
             if page is None:
@@ -62,7 +63,7 @@ def create_app(
 
 
 def app_around(
-    make_service: Callable[[FastAPI], Any],
+    make_service: Callable[[FastAPI], RunningService],
     options: ServerOptions,
     metrics: ServerMetrics,
     page: LivePage | None = None,
@@ -77,7 +78,7 @@ def app_around(
         sends_ids: see `RequestIds`.
     """
 
-    async def report(service: Any) -> None:
+    async def report(service: ModelService) -> None:
         """Write about throughput, once there are requests to serve."""
         while options.log_stats and service.context is None:
             await asyncio.sleep(1)
@@ -206,7 +207,7 @@ def add_models(app: FastAPI) -> None:
             names = {**service.options.chat_template_kwargs, **template_variables(body)}
             ids = await chat_ids(service, body.messages, body.add_generation_prompt, names)
         else:
-            [ids] = await prompt_ids(service, [body.prompt], body.add_special_tokens is not False)
+            [ids] = await prompt_ids(service, [body.prompt or ""], body.add_special_tokens is not False)
         return answer_schemas.TokenizeAnswer(count=len(ids), max_model_len=limit, tokens=ids)
 
     @app.post("/detokenize", responses={**ERRORS, 503: WRONG})

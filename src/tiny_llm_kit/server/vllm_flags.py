@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tiny_llm_common.known_arguments import check_argument
 
@@ -105,7 +104,7 @@ def words_of_file(known: Mapping[str, argparse.Action], file: str) -> list[str]:
     return [*renamed(words)]
 
 
-def words_of(known: Mapping[str, argparse.Action], name: str, value: Any) -> list[str]:
+def words_of(known: Mapping[str, argparse.Action], name: str, value: object) -> list[str]:
     """The words of one option with a value of YAML."""
     option = f"--{name.replace('_', '-')}"
     if value is False or value is None:
@@ -161,7 +160,7 @@ def without_vllms(known: Mapping[str, argparse.Action], words: Sequence[str]) ->
             continue
         values, reason = table[negated]
         if name != negated:
-            given: Any = False
+            given: object = False
         elif equals:
             given = plain(value)
         elif stands_alone(negated, values) or not rest or is_flag(rest[0]):
@@ -173,7 +172,7 @@ def without_vllms(known: Mapping[str, argparse.Action], words: Sequence[str]) ->
     return kept, ignored
 
 
-def stands_alone(name: str, values: tuple[Any, ...]) -> bool:
+def stands_alone(name: str, values: tuple[object, ...]) -> bool:
     """Whether a flag takes no value in vLLM."""
     return name in ALONE or (bool(values) and all(isinstance(value, bool) for value in values))
 
@@ -183,7 +182,7 @@ def is_flag(word: str) -> bool:
     return word.startswith("-") and not word[1:2].isdigit()
 
 
-def plain(text: str) -> Any:
+def plain(text: str) -> object:
     """A value as vLLM reads it: JSON, or else a text."""
     try:
         return json.loads(text)

@@ -2,9 +2,9 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from ..model.files import Json
+from ..solution_types import ServingPackage
 from .serve import Serving, serve
 from .trace import WHOLE, Trace, percentile
 from .workload import LONG, SHORT, Workload
@@ -28,7 +28,7 @@ def sweep(
     """Sweep one workload by the course's own `sweep_chunk_sizes`, which takes turns; one run of each goes before."""
     figures: dict[int | None, list[dict]] = {step: [] for step in steps}
 
-    def run(step: int | None) -> Any:
+    def run(step: int | None) -> "ServingPackage.ChunkedPrefillMetrics":
         progress(f"{workload.name}, chunk {shown(step)}")
         metrics = serving.names.ChunkedPrefillMetrics(prefill_step=workload.promise)
         chunker = serving.adaptive_chunker() if step == ADAPTIVE else None

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.measure import Measurement
 from rich.table import Column, Table
@@ -71,6 +71,14 @@ class LineView:
         self._console.print(Text(line), soft_wrap=True)
 
 
+class Board(Protocol):
+    """A listener that rich can draw."""
+
+    def __call__(self, event: Event, /) -> None: ...
+
+    def __rich__(self) -> RenderableType: ...
+
+
 class LiveTable:
     """A board that is redrawn now and then, on the engine's own thread between two steps.
 
@@ -79,7 +87,7 @@ class LiveTable:
 
     def __init__(
         self,
-        board: Any,
+        board: "Board",
         console: Console,
         clock: Callable[[], float] = time.perf_counter,
         lines: Callable[[Event], object] = lambda event: None,
@@ -103,5 +111,5 @@ class LiveTable:
             pause = (end - start) / DRAWING_SHARE
             self._next = end + min(max(pause, SHORTEST_PAUSE), LONGEST_PAUSE)
 
-    def __exit__(self, *exception: Any) -> None:
-        self._live.__exit__(*exception)
+    def __exit__(self, *exception: object) -> None:
+        self._live.stop()

@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tiny_llm_common.events import number_of
+
 from ..model.files import Json
-from ..solution_types import Event, Part
+from ..solution_types import AnswerSequence, Event, Part, Request
 from .trace import WHOLE, Lane, Span, Trace, stalls
-
-
-def number_of(request: Any) -> int:
-    """The number of a `Request` of Week 2 or of a `Sequence` of Week 3."""
-    return request.prompt_idx if hasattr(request, "prompt_idx") else request.request_id
 
 
 def computed_of(request: Any) -> int:
@@ -45,7 +42,7 @@ class Recorder:
         self._begin = time if self._begin is None else self._begin
         return self._begin
 
-    def arrive(self, request: Any, time: float) -> None:
+    def arrive(self, request: Request | AnswerSequence, time: float) -> None:
         """Record that a request starts to wait; a later "arrive" event of it is ignored."""
         time -= self.begin(time)
         number = number_of(request)

@@ -4,7 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -29,13 +29,13 @@ def in_turns(
 
 
 def interleave(
-    candidates: Mapping[Any, Callable[[], object]],
+    candidates: Mapping[Item, Callable[[], object]],
     rounds: int,
     warmup: int = 1,
     *,
     clock: Callable[[], float] = time.perf_counter,
     progress: Callable[[Iterable], Iterable] = iter,
-) -> dict[Any, list[float]]:
+) -> dict[Item, list[float]]:
     """Seconds of every candidate in every round. In a round each runs once; the order turns from round to round.
 
     Args:
@@ -57,7 +57,7 @@ def interleave(
     return in_turns({name: partial(timed, run) for name, run in candidates.items()}, progress(range(rounds)))
 
 
-def medians(candidates: Mapping[Any, Callable[[], object]], rounds: int) -> dict[Any, float]:
+def medians(candidates: Mapping[Item, Callable[[], object]], rounds: int) -> dict[Item, float]:
     """The median seconds of every candidate, see `interleave`."""
     samples = interleave(candidates, rounds)
     return {name: statistics.median(seconds) for name, seconds in samples.items()}

@@ -23,7 +23,7 @@ class EndlessTokenizer:
 
     eos_token_ids: frozenset[int] = frozenset()
 
-    def detokenizer(self) -> Any:
+    def detokenizer(self, *, skip_special_tokens: bool = True) -> "EndlessTokenizer":
         return self
 
     def add(self, token: int) -> str:
@@ -66,8 +66,8 @@ class Serving:
     """A solution's scheduler and a model that it serves."""
 
     names: ServingPackage  # the module `serving` of a solution
-    model: Any  # a `ServingModel`
-    tokenizer: Any = field(default_factory=EndlessTokenizer)  # as `Request` takes it
+    model: Any  # a `ServingModel`, or the runner of an engine
+    tokenizer: Any = field(default_factory=EndlessTokenizer)
     clock: Callable[[], float] = time.perf_counter  # seconds
 
     def adaptive_chunker(self) -> "ServingPackage.AdaptiveChunker":
@@ -76,7 +76,11 @@ class Serving:
         return self.names.AdaptiveChunker(**({} if sizes is None else {"sizes": sizes}))
 
     def request(
-        self, spec: RequestSpec, number: int = 0, max_seq_len: int | None = None, model: Any = None
+        self,
+        spec: RequestSpec,
+        number: int = 0,
+        max_seq_len: int | None = None,
+        model: ServingModel | None = None,
     ) -> Request:
         """A request of the solution."""
         return self.names.Request(

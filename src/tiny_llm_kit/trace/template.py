@@ -1,13 +1,12 @@
 """Pages and drawings from jinja2 templates. What is put into one is escaped."""
 
 from pathlib import Path
-from typing import Any
 
 from .text import counted
 from .timeline.words import duration
 
 
-def render(file: Path, **values: Any) -> str:
+def render(file: Path, **values: object) -> str:
     """The text of a template; a value that is missing is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 

@@ -9,10 +9,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...model.files import Json
 from .setup_torch import torch_version
+
+if TYPE_CHECKING:  # what is loaded before the port is reported
+    from ...engine.llm_engine import LLMEngine
+    from ...engine.packed_runner import PackedRunner
+    from ...engine.port import Port
+    from ...engine.step_shapes import StepShapes
 
 MODEL = "tiny-qwen3"
 # Prompts of one chunk and of two. Of each token of the answers the log-probability is 3.4 or more above that of the
@@ -53,7 +59,7 @@ def parts() -> Iterator[tuple[str, Callable[[], Json]]]:
     yield "cpu", lambda: {"answers": cpu_answers()}
 
 
-def detection(port: Any) -> Json:
+def detection(port: "Port") -> Json:
     """The port's device, torch's version and build, and the variables of the plug-in as they are now."""
     from tiny_llm_given.torch import hpu
 
@@ -82,7 +88,7 @@ class WatchedEngine:
         made: seconds, shapes, and for each of three moments the counts and the free memory.
     """
 
-    def __init__(self, port: Any):
+    def __init__(self, port: "Port"):
         from ...engine.engine_options import EngineOptions
         from ...engine.loading import load_network
         from ...engine.open_engine import open_engine
@@ -94,7 +100,7 @@ class WatchedEngine:
         options = EngineOptions(**SIZES)
         self.engine = open_engine(port, network, tokenizer, options, warm_up=self._warm_up)
 
-    def _warm_up(self, shapes: Any, runner: Any) -> None:
+    def _warm_up(self, shapes: "StepShapes", runner: "PackedRunner") -> None:
         self.moments["before the warm-up"] = self.now()
         shapes.warm_up(runner)
         self.moments["after the warm-up"] = self.now()
@@ -114,7 +120,7 @@ class WatchedEngine:
         """Counts, and the bytes of the device's memory, free and in all."""
         backend, device = self.port.backend_module, self.port.device
         backend.synchronize(device)
-        free, total = backend.device_memory(device)
+        free, total = backend.device_memory(device) or (0, 0)
         return {**counts(), "free": free, "total": total}
 
     def answers(self) -> Json:
@@ -124,7 +130,7 @@ class WatchedEngine:
         return {"answers": answers, "seconds": time.perf_counter() - start, "after": self.now()}
 
 
-def served(engine: Any) -> list[list[int]]:
+def served(engine: "LLMEngine") -> list[list[int]]:
     """The tokens of each question's greedy answer.
 
     Raises:

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
 
 
 class FakeAnswer:
@@ -67,7 +66,7 @@ class FakeEngine:
     def __init__(
         self,
         blocks: int = 4,
-        during: Callable[[int], Any] = lambda number: None,
+        during: Callable[[int], object] = lambda number: None,
         fails: Mapping[int, BaseException] | None = None,
     ):
         self.blocks, self.during, self.fails = blocks, during, fails or {}

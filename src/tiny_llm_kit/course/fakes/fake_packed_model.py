@@ -5,7 +5,6 @@ reads through its block table, and raises an AssertionError if that is not one t
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from ...solution_types import BlockAllocator, PackedBatch, Sampled
 from ...trace.simulation.simulated_model import SimulatedClock
@@ -46,7 +45,7 @@ class FakePackedModel:
         ends: int = 0,
         max_model_len: int = 64,
         fails: Mapping[int, BaseException] | None = None,
-        during: Callable[[int], Any] = lambda number: None,
+        during: Callable[[int], object] = lambda number: None,
         clock: SimulatedClock | None = None,
     ):
         self.allocator, self.sampled, self.ends = allocator, sampled, ends

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 LONG = 1000.0  # virtual seconds
 MOST = 20_000  # rounds of the event loop, far more than a test needs
@@ -35,8 +36,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 class InlineExecutor(Executor):
     """An executor that runs each call at once, in the caller's thread."""
 
-    def submit(self, fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future:
-        future: Future = Future()
+    def submit(self, fn: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
         try:
             future.set_result(fn(*arguments, **options))
         except BaseException as error:
@@ -53,14 +54,14 @@ class SlowExecutor(Executor):
     def __init__(self, seconds: float = 1):
         self.seconds = seconds
 
-    def submit(self, fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future:
-        future: Future = Future()
+    def submit(self, fn: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
         future.set_running_or_notify_cancel()  # as in a thread: what has begun cannot be cancelled
         asyncio.get_running_loop().call_later(self.seconds, future.set_result, fn(*arguments, **options))
         return future
 
 
-def run_virtually(main: Callable[[VirtualTimeLoop], Coroutine[Any, Any, T]]) -> T:
+def run_virtually(main: Callable[[VirtualTimeLoop], Coroutine[object, object, T]]) -> T:
     """Run a coroutine in virtual time.
 
     Raises:

@@ -24,12 +24,12 @@ class NotedMixture:
         mixture: the solution's `MixtureOfExperts`.
     """
 
-    def __init__(self, mixture: Any):
+    def __init__(self, mixture: Array):
         self.mixture = mixture
 
     def __call__(self, x: Array) -> Array:
         """(..., E) to (..., E)."""
-        self.rows: Any = x.reshape(-1, x.shape[-1])
+        self.rows: Array = x.reshape(-1, x.shape[-1])
         return self.mixture(x)
 
     def logits(self, b: Port) -> np.ndarray:

@@ -12,7 +12,8 @@ from rich.table import Table
 from ...engine.llm import LLM
 from ...engine.parallel.timed_group import take_spans
 from ...engine.port import Port
-from ...solution_types import Event
+from ...model.files import Json
+from ...solution_types import AnswerSequence, Event
 from ...trace.pipeline.gantt import legend, show_gantt
 from ...trace.pipeline.pipeline_run import PipelineRun
 from ...trace.pipeline.simulated_pipeline import KINDS
@@ -68,7 +69,7 @@ WAYS = (
 )
 
 
-def measure_runs(b: Port) -> dict[str, list[dict[str, Any]]]:
+def measure_runs(b: Port) -> dict[str, list[Json]]:
     """All runs of each way, of JSON's types."""
     pool = {"num_blocks": NUM_BLOCKS, "block_size": BLOCK, "max_model_len": LONGEST}
     stages = {"pipeline_parallel_size": 2, "enforce_eager": True}
@@ -76,9 +77,9 @@ def measure_runs(b: Port) -> dict[str, list[dict[str, Any]]]:
         return {way.name: [served(b, llm, way) for _ in range(ROUNDS)] for way in WAYS}
 
 
-def served(b: Port, llm: LLM, way: Way) -> dict[str, Any]:
+def served(b: Port, llm: LLM, way: Way) -> Json:
     """Serve the load once; returns what each micro-batch computed, and when each stage did."""
-    s, engine, works = b.serving, llm.engine, list[dict[str, Any]]()
+    s, engine, works = b.serving, llm.engine, list[Json]()
 
     def hear(event: Event) -> None:
         if event.kind == "step":
@@ -128,7 +129,7 @@ def table_of(runs_of: Mapping[str, list[PipelineRun]]) -> Table:
     return shown
 
 
-def sequences(b: Port) -> Iterator[Any]:
+def sequences(b: Port) -> Iterator[AnswerSequence]:
     """The requests of the load, with tokens that no two of them share."""
     params = b.serving.SamplingParams(max_tokens=ANSWER, ignore_eos=True)
     for number, size in enumerate(PROMPTS):

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from ...engine.llm import LLM
 from ...engine.port import Port
+from ...model.files import Json
 from ...model.tokenizer import load_tokenizer
 from ...server.background_server import BackgroundServer
 from ...server.server import ServerOptions, create_app
@@ -117,7 +118,7 @@ def _server(b: Port, console: Console) -> None:
         _metrics(server, console)
 
 
-def _post(connection: HTTPConnection, options: dict[str, Any]) -> HTTPResponse:
+def _post(connection: HTTPConnection, options: Json) -> HTTPResponse:
     body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, **options}
     headers = {"Content-Type": "application/json"}
     connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)

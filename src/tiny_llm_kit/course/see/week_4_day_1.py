@@ -7,7 +7,7 @@ own, so that one that crashes is named.
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -17,6 +17,8 @@ from tiny_llm_given.native.kernel import available_threads, of_numpy, packed_sha
 from tiny_llm_given.native.read_memory import read_memory
 
 from ...engine.port import Port
+from ...model.files import Json
+from ...solution_types import Array
 from ...trace.samples import medians
 from .own_process import in_own_process
 
@@ -38,7 +40,8 @@ NAMES = {
 # Whole lines of the table, and figures of a line.
 MEASURED = (rf"(?:{'|'.join(NAMES.values())})  .*", r"[\d.]+(?= (?:GB/s|%))")
 # By version: bytes and operations per second by rows, or one line that says why there are none.
-Speeds = dict[str, Any]
+T = TypeVar("T")
+Speeds = Json
 
 
 def show(b: Port, console: Console) -> None:
@@ -110,7 +113,7 @@ def _loop(x: list[list[float]], w: list[list[float]]) -> list[list[float]]:
     return [[sum(a * c for a, c in zip(row, output, strict=True)) for output in w] for row in x]
 
 
-def _multiply_all(b: Port, w: list[Any], rows: int) -> None:
+def _multiply_all(b: Port, w: list[Array], rows: int) -> None:
     x = b.array(_numbers(rows, COLUMNS), "bfloat16")
     for matrix in w:
         b.backend_module.evaluate(x @ matrix.T)
@@ -139,7 +142,7 @@ MEASURES: dict[Callable[[Port], Speeds], tuple[str, ...]] = {
 }
 
 
-def _tried(measure: Callable[[], Any]) -> Any:
+def _tried(measure: Callable[[], T]) -> T | str:
     """What a version measures, or one line: a task is blank, a product wrong, a text does not compile."""
     try:
         return measure()

@@ -7,7 +7,6 @@ those of `grouped_product_by_expert`.
 
 from functools import partial
 from itertools import chain
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -153,7 +152,7 @@ def _times(b: Port, console: Console) -> None:
     console.print(shown)
 
 
-def _multiply(b: Port, up: tuple[Any, ...], down: tuple[Any, ...], counts: Array) -> None:
+def _multiply(b: Port, up: tuple[Array, ...], down: tuple[Array, ...], counts: Array) -> None:
     x = b.array(np.ones((int(b.numpy(counts).sum()), up[0].shape[1]), np.float32))
     hidden = b.grouped_product_by_expert(x, up, counts)[:, : down[0].shape[1]]
     b.backend_module.evaluate(b.grouped_product_by_expert(hidden, down, counts))

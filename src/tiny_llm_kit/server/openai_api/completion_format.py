@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from ...model.files import Json
 from ...model.tokenization import Tokenizer
 from ...solution_types import Piece, Sampled
 from .formats import AnswerFormat
+from .service_contract import AnswerState
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,8 @@ class Echo:
     texts: Sequence[str]
     ids: Sequence[Sequence[int]]
     n: int
-    sequences: Callable[[], Sequence[Any]]
+    sequences: Callable[[], Sequence[AnswerState]]
     drops_answer: bool = False
-
-    @classmethod
-    def of(
-        cls, prompts: Sequence[Any], ids: Sequence[Sequence[int]], tokenizer: Tokenizer, **rest: Any
-    ) -> "Echo":
-        """The prompts as the client gave them; those that are ids are decoded."""
-        return cls(
-            [each if isinstance(each, str) else tokenizer.decode(each) for each in prompts], ids, **rest
-        )
 
     def text(self, index: int) -> str:
         """The prompt of an answer."""
@@ -48,7 +39,7 @@ class Echo:
         """Its token ids."""
         return self.ids[index // self.n]
 
-    def sampled(self, index: int) -> list[Any]:
+    def sampled(self, index: int) -> list[Sampled | None]:
         """What the model thought of each token; None of the first one, which follows nothing."""
         found = self.sequences()[index // self.n * self.n].prompt_sampled
         return [None, *(found[place] for place in range(1, len(self.tokens(index))))]
@@ -106,7 +97,11 @@ class CompletionFormat(AnswerFormat):
 
     @staticmethod
     def _choice(
-        index: int, text: str, logprobs: Any = None, finish_reason: Any = None, stop_reason: Any = None
+        index: int,
+        text: str,
+        logprobs: dict[str, list] | None = None,
+        finish_reason: str | None = None,
+        stop_reason: int | str | None = None,
     ) -> Json:
         reasons = {"finish_reason": finish_reason, "stop_reason": stop_reason}
         return {"index": index, "text": text, "logprobs": logprobs, **reasons}

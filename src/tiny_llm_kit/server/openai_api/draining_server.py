@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...terminal import FatalError
+from .live_page import LiveFeed
 from .server_log import CONFIG
 from .service import EngineService
 
@@ -244,7 +245,7 @@ class DrainingServer(uvicorn.Server):
 
     async def _drain(self) -> None:
         await self.service.stop()
-        feed: Any = getattr(self._app.state, "feed", None)
+        feed: LiveFeed | None = getattr(self._app.state, "feed", None)
         if feed is not None:
             feed.close()
         self.should_exit = True

@@ -2,12 +2,12 @@
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
+from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -82,7 +82,7 @@ class ApiError(Exception):
             self.headers,
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[..., "ApiError"], tuple[int, Json, dict[str, str]]]:
         """For pickle: a replica sends its refusals to the process that answers."""
         return _unpickled, (self.status, self.problem.model_dump(), self.headers)
 
@@ -149,7 +149,7 @@ def path_of(loc: Sequence[int | str]) -> tuple[int | str, ...]:
     return tuple(part for part in inside if isinstance(part, int) or FIELD.fullmatch(part))
 
 
-def true_reason(errors: Sequence[Any]) -> tuple[tuple[int | str, ...], str]:
+def true_reason(errors: Sequence[ErrorDetails]) -> tuple[tuple[int | str, ...], str]:
     """The place and the reason of the first error in a body.
 
     Where a field may have several forms there is an error for each of them. The form that was meant is the one that
@@ -163,7 +163,7 @@ def true_reason(errors: Sequence[Any]) -> tuple[tuple[int | str, ...], str]:
         errors[:1] if shared is None else [each for each in errors if each["loc"][:shared] == loc[:shared]]
     )
 
-    def fit(error: Any) -> tuple[bool, list[int]]:
+    def fit(error: ErrorDetails) -> tuple[bool, list[int]]:
         is_value = not error["type"].endswith("_type") and error["type"] != "literal_error"
         return is_value, [part for part in error["loc"][shared:] if isinstance(part, int)]
 
@@ -174,7 +174,7 @@ def true_reason(errors: Sequence[Any]) -> tuple[tuple[int | str, ...], str]:
     return path, ", or ".join(reasons).replace(f", or {EXPECTED}", ", or ")
 
 
-def reason_of(error: Any) -> str:
+def reason_of(error: ErrorDetails) -> str:
     """Pydantic's words, without the names of our classes."""
     if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
         return f"{EXPECTED}an object"

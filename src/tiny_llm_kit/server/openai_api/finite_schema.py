@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...model.files import Json
 
@@ -20,7 +19,7 @@ ANY_SCALAR = {"type": ["string", "integer", "boolean", "null"]}
 ANY_KEY = f"^.{{1,{SHORTEST}}}$"
 
 
-def finite(schema: Any, room: int) -> Any:
+def finite(schema: object, room: int) -> object:
     """The schema with limits that it does not have itself, so that its values fit into the tokens that there are.
 
     Every value that it allows is one of the given schema. A character is counted as a token, which it may be. How often
@@ -45,7 +44,7 @@ class Limits:
 
     is_whole: bool
 
-    def value(self, schema: Any, room: int, depth: int) -> Any:
+    def value(self, schema: object, room: int, depth: int) -> object:
         """The schema of a value, `depth` levels below the first one."""
         schema = {} if schema is True and self.is_whole else schema
         if not isinstance(schema, Mapping) or depth > DEEPEST:
@@ -68,7 +67,7 @@ class Limits:
             made[name] = self._values(made[name], room // 4, depth + 1)
         return made | self._properties(made, "object" in kinds, room, depth + 1)
 
-    def _values(self, schemas: Any, room: int, depth: int) -> Any:
+    def _values(self, schemas: object, room: int, depth: int) -> object:
         """Schemas by name."""
         if not isinstance(schemas, Mapping):
             return schemas

@@ -73,8 +73,10 @@ async def completion(service: ModelService, request: Request, body: schemas.Comp
     stream = await service.submit(submitted, bool(body.stream))
     tokenizer = service.model.tokenizer
     name, with_logprobs = service.options.model_name, body.logprobs is not None
-    given = {"n": params.n, "sequences": lambda: stream.sequences, "drops_answer": body.max_tokens == 0}
-    echo = Echo.of(prompts, ids, tokenizer, **given) if body.echo else None
+    echo = None
+    if body.echo:
+        texts = [prompt if isinstance(prompt, str) else tokenizer.decode(prompt) for prompt in prompts]
+        echo = Echo(texts, ids, params.n, lambda: stream.sequences, body.max_tokens == 0)
     form = CompletionFormat(name, tokenizer, with_logprobs, params.skip_special_tokens, echo)
     return await Generation(service, stream, form, params.n).respond(request, body)
 

@@ -6,7 +6,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -31,7 +31,7 @@ class Disconnected(Exception):
     """Raised when the client has disconnected."""
 
 
-def event(content: Any) -> str:
+def event(content: object) -> str:
     """One server-sent event."""
     return f"data: {json.dumps(content)}\n\n"
 
@@ -42,7 +42,9 @@ async def has_gone(receive: Receive) -> None:
         pass
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+async def while_connected(
+    receive: Receive, work: Coroutine[object, object, T], seconds: float | None = None
+) -> T:
     """Await some work; cancel it when the client disconnects or the time is over.
 
     Raises:

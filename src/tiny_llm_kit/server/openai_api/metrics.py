@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily
@@ -12,6 +12,7 @@ from tiny_llm_common.events import RequestTimes
 
 from ...engine.llm_engine import LLMEngine
 from ...solution_types import Event
+from .service_contract import AnswerState
 
 # Bounds of the histograms' buckets, as vLLM has them.
 TO_FIRST = (0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 20, 40, 80, 160, 640)
@@ -34,6 +35,7 @@ HISTOGRAMS = {
     "request_prefill_kv_computed_tokens": ("tokens of a prompt that were not in the prefix cache", TOKENS),
     "request_time_per_output_token_seconds": ("mean time between two tokens of an answer", BETWEEN),
 }
+LABEL = ("model_name",)
 CACHE_OPTIONS = ("block_size", "enable_prefix_caching", "gpu_memory_utilization")
 COUNTERS = {
     "prompt_tokens": "tokens of prompts",
@@ -123,10 +125,13 @@ class EngineMetrics:
         self._registry, self._label = CollectorRegistry(), model_name
         self._times: dict[int, AnswerTimes] = {}
         self._counters = {
-            name: self._made(Counter, f"vllm:{name}", about) for name, about in COUNTERS.items()
+            name: Counter(f"vllm:{name}", about, LABEL, registry=self._registry).labels(model_name)
+            for name, about in COUNTERS.items()
         }
         self._histograms = {
-            name: self._made(Histogram, f"vllm:{name}", about, buckets=buckets)
+            name: Histogram(f"vllm:{name}", about, LABEL, registry=self._registry, buckets=buckets).labels(
+                model_name
+            )
             for name, (about, buckets) in HISTOGRAMS.items()
         }
         self._ends = Counter(
@@ -142,10 +147,6 @@ class EngineMetrics:
             registry=self._registry,
         )
         ProcessCollector(registry=self._registry)
-
-    def _made(self, kind: type, name: str, about: str, **options: Any) -> Any:
-        made = kind(name, about, ["model_name"], registry=self._registry, **options)
-        return made.labels(self._label)
 
     def watch(self, engine: LLMEngine) -> None:
         """Add the gauges, whose values are read on request."""
@@ -172,7 +173,7 @@ class EngineMetrics:
 
     def _gauge(self, name: str, about: str, value: Callable[[], float]) -> None:
         """Add a gauge whose value is read on request."""
-        self._made(Gauge, name, about).set_function(value)
+        Gauge(name, about, LABEL, registry=self._registry).labels(self._label).set_function(value)
 
     def count_refusal(self, status: int) -> None:
         """Count an answer with this status of HTTP."""
@@ -204,7 +205,7 @@ class EngineMetrics:
         self._times[event.request.request_id].started_time = event.time
         self._count_cached(event.request)
 
-    def _count_cached(self, answer: Any) -> None:
+    def _count_cached(self, answer: AnswerState) -> None:
         self._counters["prefix_cache_queries"].inc(answer.num_prompt_tokens)
         self._counters["prefix_cache_hits"].inc(answer.num_cached)
 

@@ -7,7 +7,6 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Coroutine
-from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import Request
@@ -200,7 +199,7 @@ class SteppedRequest(Request):
         super().__init__(request.scope, request.receive)
         self._turn = turn
 
-    async def json(self) -> Any:
+    async def json(self) -> object:
         if len(await self.body()) < LARGE:
             return await super().json()
         async with self._turn:
@@ -213,7 +212,7 @@ class SteppedRequest(Request):
 class SteppedRoute(APIRoute):
     """A route whose endpoint gets a `SteppedRequest`."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    def get_route_handler(self) -> Callable[[Request], Coroutine[object, object, Response]]:
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:

@@ -4,12 +4,13 @@ import time
 import uuid
 from collections.abc import Sequence
 from itertools import count
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from ...model.files import Json
+from ...model.tokenization import Tokenizer
 from ...solution_types import Piece
 from .answer_parts import AnswerDelta, AnswerReader
 from .formats import AnswerFormat
@@ -35,7 +36,7 @@ class InputMessage(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def check_type(cls, item: Any) -> Any:
+    def check_type(cls, item: object) -> object:
         """Refuse calls of tools and other items, with the reason.
 
         Raises:
@@ -97,7 +98,7 @@ class ResponsesFormat(AnswerFormat):
 
     end = ""
 
-    def __init__(self, model: str, tokenizer: Any, body: ResponseBody, reader: AnswerReader):
+    def __init__(self, model: str, tokenizer: Tokenizer, body: ResponseBody, reader: AnswerReader):
         super().__init__(model, tokenizer, False)
         self.id, self._body, self.reader = f"resp_{uuid.uuid4().hex}", body, reader
         self.message_id = f"msg_{uuid.uuid4().hex}"
@@ -206,7 +207,7 @@ class ResponseEvents:
             + self._say(f"response.{whole['status']}", response=whole)
         )
 
-    def _say(self, kind: str, **fields: Any) -> str:
+    def _say(self, kind: str, **fields: object) -> str:
         number = next(self._numbers)
         return f"event: {kind}\n{event({'type': kind, **fields, 'sequence_number': number})}"
 

@@ -1,11 +1,11 @@
 """Bodies of requests: OpenAI's parameters that this server has, vLLM's and our additions."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from ...model.chat_messages import plain_message, why_not_read
+from ...model.chat_template import plain_message, why_not_read
 from ...model.files import Json
 from . import strict_body
 from .strict_body import StrictBody, too_many
@@ -26,7 +26,7 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
-def check_biases(biases: Any) -> Any:
+def check_biases(biases: object) -> object:
     """Refuse a huge `logit_bias` before each of its entries costs time.
 
     Raises:
@@ -141,7 +141,7 @@ class GenerationBody(StrictBody):
         return {"structured_outputs": next(iter(self.forms), "tools")}
 
 
-def check_prompts(prompt: Any) -> Any:
+def check_prompts(prompt: object) -> object:
     """Refuse a huge list before each of its prompts costs time; a list of ids is one prompt.
 
     Raises:
@@ -195,7 +195,7 @@ class Message(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def check_known(cls, message: Any) -> Any:
+    def check_known(cls, message: object) -> object:
         """Refuse what OpenAI's API has and this server does not, with the reason.
 
         Raises:
@@ -210,7 +210,7 @@ class Message(BaseModel):
         return plain_message({"content": self.content, **self.model_dump(exclude_none=True)})
 
 
-def check_size(messages: Any) -> Any:
+def check_size(messages: object) -> object:
     """Refuse a huge conversation before each of its parts costs time.
 
     Raises:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ...engine.backends.grammar import CompiledGrammar
 from ...engine.llm import LLM
@@ -38,7 +38,7 @@ class EngineService:
         self,
         open_llm: Callable[[], LLM],
         options: ServerOptions,
-        listeners: Callable[[LLMEngine], Sequence[Callable[[Any], object]]] = lambda engine: (),
+        listeners: Callable[[LLMEngine], Sequence[Callable[[Event], object]]] = lambda engine: (),
     ):
         self.options, self._open_llm, self._listeners = options, open_llm, listeners
         self.names = resolve_serving(options.solution)
@@ -67,7 +67,7 @@ class EngineService:
             if not self.is_known(error):
                 LOG.critical("the engine is dead", exc_info=error)
 
-    def is_known(self, error: Exception) -> bool:
+    def is_known(self, error: BaseException) -> bool:
         """Whether one line says it all: of a blank task, or of options with which no engine can be opened."""
         return isinstance(error, (NotImplementedError, FatalError)) or (
             not self.has_opened and isinstance(error, (ImportError, ValueError))

@@ -1,11 +1,11 @@
 """What the endpoints ask of a service: an `EngineService`, or a `ReplicatedService`."""
 
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from ...model.tokenization import Tokenizer
-from ...solution_types import Piece, SamplingParams, ServingPackage
+from ...solution_types import Piece, Sampled, SamplingParams, ServingPackage
 from .server_options import ServerOptions
 
 T = TypeVar("T")
@@ -52,12 +52,33 @@ class ServiceRequest:
         return self.num_answers * (estimate if limit is None else limit)
 
 
+class AnswerState(Protocol):
+    """What one answer has so far.
+
+    Attributes:
+        num_cached: tokens of the prompt that the prefix cache had.
+        prompt_sampled: what the model thought of the prompt's tokens, by position, if the request asked for it.
+    """
+
+    @property
+    def num_prompt_tokens(self) -> int: ...
+
+    @property
+    def num_cached(self) -> int: ...
+
+    @property
+    def tokens(self) -> Sequence[object]: ...
+
+    @property
+    def prompt_sampled(self) -> Mapping[int, Sampled]: ...
+
+
 class AnswerStream(AsyncIterable[Sequence[Piece]], Protocol):
     """The pieces of a request's answers, as they come."""
 
     @property
-    def sequences(self) -> Sequence[Any]:
-        """Each answer with `num_prompt_tokens`, `num_cached` and `tokens`."""
+    def sequences(self) -> Sequence[AnswerState]:
+        """Each answer, in the order of the prompts."""
         ...
 
     def close(self) -> None:
@@ -104,3 +125,15 @@ class ModelService(Protocol):
             ApiError: 400 for a prompt that can never be served, 429 when the queue is full, 503 when not ready.
         """
         ...
+
+
+class RunningService(ModelService, Protocol):
+    """A service that the server starts and ends."""
+
+    failure: BaseException | None
+
+    async def run(self) -> None:
+        """Serve until `stop`, or until nothing can be served."""
+
+    async def stop(self) -> None:
+        """Refuse new requests, and let the open ones end."""

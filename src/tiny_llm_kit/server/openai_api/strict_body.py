@@ -6,14 +6,14 @@ neither API has as unknown. null stands for the default everywhere.
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from ...model.files import Json
 
-Values = tuple[Any, ...]
+Values = tuple[object, ...]
 ANYTHING: Values = (...,)  # of a field that changes no answer, whatever it is
 
 
@@ -70,7 +70,7 @@ RESPONSES = table(  # nothing is stored, whatever `store` says
 )
 
 
-def changes_nothing(value: Any, values: Values) -> bool:
+def changes_nothing(value: object, values: Values) -> bool:
     """Whether a field with this value can be left out: null, one of the values, or any if it is `ANYTHING`."""
     if value is None or values is ANYTHING:
         return True
@@ -151,7 +151,7 @@ class StrictBody(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def check_size(cls, body: Any) -> Any:
+    def check_size(cls, body: object) -> object:
         """Refuse a huge body before each of its parts costs time; leave known fields out that change nothing.
 
         Raises:

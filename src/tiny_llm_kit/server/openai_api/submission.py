@@ -4,7 +4,6 @@ import json
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from fastapi import Request
 
@@ -20,11 +19,12 @@ NO_NAMES: Json = {}
 TURN = 16  # characters that a template adds to a message, about
 
 
-def prompts_of(prompt: Any) -> list[Any]:
+def prompts_of(prompt: str | list[str] | list[int] | list[list[int]]) -> Sequence[str | list[int]]:
     """A list of prompts: one text, and one list of ids, is one prompt."""
     if isinstance(prompt, str):
         return [prompt]
-    return [prompt] if isinstance(prompt[0], int) else prompt
+    ids = [part for part in prompt if isinstance(part, int)]
+    return [ids] if ids else [part for part in prompt if not isinstance(part, int)]
 
 
 def names_of(field: str, count: int) -> list[str]:
@@ -37,7 +37,7 @@ def service_of(request: Request) -> ModelService:
 
 
 async def prompt_ids(
-    service: ModelService, prompts: list[Any], add_special_tokens: bool = True
+    service: ModelService, prompts: Sequence[str | list[int]], add_special_tokens: bool = True
 ) -> list[list[int]]:
     """Token ids of prompts that are texts; those that are ids already stay as they are.
 
@@ -47,14 +47,15 @@ async def prompt_ids(
     Raises:
         ApiError: 400, a text cannot fit into the context.
     """
-    if not isinstance(prompts[0], str):
-        return prompts
-    for name, text in zip(names_of("prompt", len(prompts)), prompts, strict=True):
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    if not texts:
+        return [prompt for prompt in prompts if not isinstance(prompt, str)]
+    for name, text in zip(names_of("prompt", len(texts)), texts, strict=True):
         check_length(service, name, len(text))
     encode = service.model.tokenizer.encode
     if not add_special_tokens:
         encode = partial(encode, add_special_tokens=False)
-    return await service.with_texts(sum(map(len, prompts)), lambda: [*map(encode, prompts)])
+    return await service.with_texts(sum(map(len, texts)), lambda: [*map(encode, texts)])
 
 
 async def chat_ids(

@@ -4,7 +4,6 @@ import json
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ...model.files import Json
 
@@ -124,7 +123,7 @@ class CallScanner:
         self.in_string = self.is_done = False
         self._text: list[str] = []
         self._depth, self._is_escaped = 0, False
-        self._key: Any = None  # of the value that is read
+        self._key: object = None  # of the value that is read
         self._start = 0  # where that key or value begins
         self._arguments: tuple[int, int | None] | None = None  # where they begin and end
         self._sent, self._is_sent = 0, False  # of the text so far; and whether that is all of the arguments
@@ -170,7 +169,7 @@ class CallScanner:
             self._arguments = self._arguments[0], len(self._text) - 1
         self._key, self._start = None, len(self._text)
 
-    def _parsed(self, start: int) -> Any:
+    def _parsed(self, start: int) -> object:
         try:
             return json.loads("".join(self._text[start:-1]))
         except (ValueError, RecursionError):

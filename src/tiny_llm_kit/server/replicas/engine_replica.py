@@ -1,19 +1,18 @@
 """The engine of one replica. Knows no HTTP and no Ray: requests come in as token ids, and pieces go out."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
 from ...engine.llm import LLM
-from ...solution_types import Piece
+from ...solution_types import Piece, Sampled
 from ..openai_api.errors import ApiError
 from ..openai_api.server_options import ServerOptions
 from ..openai_api.service import EngineService
-from ..openai_api.service_contract import ServiceRequest
+from ..openai_api.service_contract import AnswerState, ServiceRequest
 from .replica_request import ReplicaFacts, ReplicaPieces
 
 
-def prompts_of(pieces: Sequence[Piece], sequences: Sequence[Any]) -> dict[int, Any]:
+def prompts_of(pieces: Sequence[Piece], sequences: Sequence[AnswerState]) -> dict[int, Mapping[int, Sampled]]:
     """What the model thought of prompts, for the answers whose first tokens these pieces have."""
     first = [piece.index for piece in pieces if len(piece.sampled) == len(sequences[piece.index].tokens)]
     return {index: asked for index in first if (asked := sequences[index].prompt_sampled)}

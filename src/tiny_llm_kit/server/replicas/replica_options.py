@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
 
 INSTALL = "pdm install -L pdm.ray.lock -G ray"
 # Seconds that Ray waits for its own processes.
@@ -49,12 +48,12 @@ class ReplicaOptions:
         return self.max_replicas or self.replicas
 
     @property
-    def actor_options(self) -> dict[str, Any]:
+    def actor_options(self) -> dict[str, object]:
         """What Ray reserves for a replica."""
         return DEVICES.get(self.device, {"num_cpus": self.cpus})
 
     @property
-    def scaling(self) -> dict[str, Any]:
+    def scaling(self) -> dict[str, object]:
         """The deployment's number of replicas, fixed or between two limits."""
         if self.most == self.replicas:
             return {"num_replicas": self.replicas}

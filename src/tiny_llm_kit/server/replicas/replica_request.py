@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
-from ...solution_types import Piece
+from ...solution_types import Piece, Sampled
+from ..openai_api.errors import ApiError
 from ..openai_api.service_contract import ServiceRequest
 
 
@@ -20,7 +21,7 @@ class ReplicaPieces:
 
     pieces: Sequence[Piece]
     num_cached: Sequence[int]
-    prompt_sampled: Mapping[int, Any] = field(default_factory=dict)
+    prompt_sampled: Mapping[int, Mapping[int, Sampled]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,16 @@ class ReplicaFacts:
     max_open: int
 
 
-# Sends a request to a replica and returns an asynchronous iterator of `ReplicaPieces`, or of one `ApiError`, that has
-# `cancel()`. The iterator raises if the replica dies.
-CallReplica = Callable[[ServiceRequest], Any]
+class ReplicaAnswers(Protocol):
+    """The messages of a replica about one request: `ReplicaPieces`, or one `ApiError`. Raises if the replica dies."""
+
+    async def __anext__(self) -> ReplicaPieces | ApiError: ...
+
+    def __aiter__(self) -> "ReplicaAnswers": ...
+
+    def cancel(self) -> object:
+        """The reader leaves: its answers end."""
+
+
+# Sends a request to a replica.
+CallReplica = Callable[[ServiceRequest], ReplicaAnswers]

@@ -1,6 +1,6 @@
 """Ray's request router with the policy of the solution: fewest outstanding tokens, cached prefixes deducted."""
 
-from typing import Any
+from collections.abc import Collection
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
@@ -14,7 +14,7 @@ class TokenRouter(RequestRouter):
     It runs in the process that sends, so several HTTP sides would each know their own requests alone.
     """
 
-    def initialize_state(self, solution: str = "ref", **options: Any) -> None:
+    def initialize_state(self, solution: str = "ref", **options: int) -> None:
         """Called by Ray with `request_router_kwargs`; `options` are those of `ReplicaLoads`."""
         self._loads = resolve_serving(solution).ReplicaLoads(**options)
 
@@ -29,7 +29,7 @@ class TokenRouter(RequestRouter):
         chosen = by_name[self._send(pending_request.metadata.internal_request_id, request, by_name)]
         return [[chosen], [replica for replica in candidate_replicas if replica is not chosen]]
 
-    def _send(self, number: str, request: ServiceRequest, among: Any) -> str:
+    def _send(self, number: str, request: ServiceRequest, among: Collection[str]) -> str:
         """Choose by the first prompt; what follows it, further prompts and all answers, no cache shortens."""
         first, *others = request.prompts
         after = sum(map(len, others)) + request.answer_tokens(self._loads.answer_estimate)

@@ -1,15 +1,16 @@
 """A batch of prompts answered by the engine of Week 2 or 3: the work, and its output on a terminal."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from ...engine.llm_engine import LLMEngine
-from ...solution_types import Event, SamplingParams
+from ...solution_types import AnswerSequence, Event, Request, SamplingParams
 from ...terminal import interrupts_kept
 from ..prompts import rendered
 from ..recorder import Recorder, number_of
@@ -29,17 +30,21 @@ class BatchJob:
     serving: Serving  # model and scheduler
     backend: str  # its port
     prompts: Sequence[str]  # the texts of the prompts, with a request for each
-    requests: Sequence[Any]
+    requests: Sequence[Request | AnswerSequence]
     slots: int  # how many run at a time
     recorder: Recorder  # of what happens
     # answers all requests; it gets a listener for the events
     answer: Callable[[Callable[[Event], object]], object]
 
     @property
-    def failed(self) -> list[Any]:
+    def failed(self) -> list[Request | AnswerSequence]:
         return [request for request in self.requests if request.error is not None]
 
-    def report(self, make_view: Callable[["BatchJob", Console], Any], console: Console) -> bool:
+    def report(
+        self,
+        make_view: Callable[["BatchJob", Console], AbstractContextManager[Callable[[Event], object]]],
+        console: Console,
+    ) -> bool:
         """Run the batch and print its answers; return whether Ctrl-C was pressed.
 
         That ends it between two steps, with every cache released.
@@ -122,7 +127,7 @@ def rendered_prompts(tokenizer: "Tokenizer", prompts: Sequence[str], template: b
     return [rendered(tokenizer, prompt) if template else prompt for prompt in prompts]
 
 
-def recorder_of(requests: Sequence[Any], start: float, prefill_step: int) -> Recorder:
+def recorder_of(requests: Sequence[Request | AnswerSequence], start: float, prefill_step: int) -> Recorder:
     """A recorder of the requests, which have waited since `start`."""
     recorder = Recorder(prefill_step, [str(number + 1) for number in range(len(requests))])
     for request in requests:
@@ -146,7 +151,7 @@ def print_report(job: BatchJob, console: Console, interrupted: bool) -> None:
             console.print(Text(" · ".join(parts)), soft_wrap=True)
 
 
-def answer_of(request: Any) -> str:
+def answer_of(request: Request | AnswerSequence) -> str:
     """The text, then the finish reason if it is not "stop"; the message of an error."""
     if request.error is not None:
         return f"error: {harmless(request.error)}"

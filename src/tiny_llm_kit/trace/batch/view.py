@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Console, Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from ...solution_types import Event
+from ...solution_types import AnswerSequence, Event, Request
 from ..live import LineView, Tail, board_table
 from ..recorder import number_of
 from ..text import counted, one_line, shortened
@@ -21,14 +20,14 @@ PHASES = {"prefill": "prefill", "token": "decode", "finish": "done"}  # state of
 class Slot:
     """One row of the batch: its last request and that request's result."""
 
-    request: Any = None
+    request: Request | AnswerSequence | None = None
     phase: str = "idle"
 
 
 class SlotBoard:
     """The state of a batch: a listener for scheduler events that draws itself with rich."""
 
-    def __init__(self, requests: Sequence[Any], slots: int):
+    def __init__(self, requests: Sequence[Request | AnswerSequence], slots: int):
         self.waiting = {number_of(request) for request in requests}
         self.done: set[int] = set()
         self.slots = [Slot() for _ in range(slots)]
@@ -92,7 +91,7 @@ class BatchLines(LineView):
         self.write("")  # the answers follow
 
 
-def ending(request: Any) -> str:
+def ending(request: Request | AnswerSequence) -> str:
     """How a request ended, on one line."""
     if request.error is not None:
         return f"error: {one_line(request.error)}"

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from ...engine.backend import Backend
 from ...solution_types import Event
 
 STATM = Path("/proc/self/statm")  # Linux alone has it
@@ -64,14 +64,14 @@ class DeviceWatch:
         return DeviceUse(self._computed / self._passed if self._passed else 0.0, memory)
 
 
-def used_bytes_of(backend: Any, device: str) -> Callable[[], int | None]:
+def used_bytes_of(backend: Backend, device: str) -> Callable[[], int | None]:
     """A function that returns the bytes in use: of an accelerator's memory, or on a CPU those of this process."""
     if backend.device_memory(device) is None:
         return resident_bytes
 
-    def used() -> int:
-        free, total = backend.device_memory(device)
-        return total - free
+    def used() -> int | None:
+        memory = backend.device_memory(device)
+        return memory and memory[1] - memory[0]
 
     return used
 

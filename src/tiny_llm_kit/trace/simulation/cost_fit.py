@@ -8,8 +8,9 @@ import json
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ...model.files import Json
 from ...repo import BOOK
 from ..provenance import is_sealed
 from ..trace import Span, Trace
@@ -22,7 +23,7 @@ MEASURED = BOOK / "src" / "widgets" / "chunked-prefill-cost.json"
 Sample = tuple[int, float, float]  # tokens, pairs, seconds
 
 
-def sealed(file: Path = MEASURED) -> dict[str, Any]:
+def sealed(file: Path = MEASURED) -> Json:
     """The measurement, with all its samples.
 
     Raises:

@@ -9,9 +9,12 @@ steps must not be skipped at all.
 """
 
 from bisect import bisect_left
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .step_cost import StepWork
+
+if TYPE_CHECKING:
+    import numpy as np
 
 LEAST = 3  # steps: fewer are not worth it
 
@@ -58,7 +61,7 @@ def _steps_without_an_end(scheduler: Any) -> int:
     return bisect_left(range(1, steps), True, key=lambda count: not fits(count))
 
 
-def _ends(scheduler: Any, steps: int) -> Any:
+def _ends(scheduler: Any, steps: int) -> "np.ndarray":
     """End times of this many steps."""
     import numpy as np
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+
+from rich.console import Console
 
 from ...model.files import Json
 from ...solution_types import ServingPackage
@@ -78,7 +79,7 @@ class Comparison:
             f"{source['device']}. Times vary from run to run."
         )
 
-    def show(self, console: Any) -> None:
+    def show(self, console: Console) -> None:
         """Draw both runs on a terminal."""
         console.print(self.about)
         console.print()

@@ -3,10 +3,10 @@
 What it shows is computed here; its looks are in `page.html.j2`, `page.css` and `page.js`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from ...model.files import Json
 from ..simulation.cost_fit import measured_cost
 from ..simulation.step_cost import AdditiveCost, Line
 from ..template import render
@@ -54,7 +54,7 @@ def _size(run: Trace) -> list[str]:
     return [size, str(run.stall_steps), *times]
 
 
-def _source(found: Mapping[str, Any]) -> str:
+def _source(found: Json) -> str:
     """The provenance of two runs."""
     if found.get("virtual_time"):
         return f"{found['model']} model, virtual time"
