@@ -148,6 +148,8 @@ def test_a_draw_that_depends_on_the_position_does_not_wait(s, sampling):
         ("abcde", "xyz", 0, 7, {"frequency_penalty": 1.0}, True),  # all tokens are known
         ("abcde", "xyz", 0, 6, {"frequency_penalty": 1.0}, False),
         ("abcde", "x", 5, 1, GRAMMAR, False),
+        ("abcde", "x", 5, 1, {"stop": "z"}, True),  # a stop string is found late, and nobody waits for it
+        ("abcde", "x", 5, 2, {}, True),  # the limit alone says how many placeholders there may be
     ],
 )
 def test_a_request_is_ready_when_its_last_token_is_left(
@@ -268,7 +270,8 @@ def running(engine, prompt, answer, in_flight, computed=None):
 
 @pytest.mark.task("4.4.4")
 @pytest.mark.parametrize(
-    ("answer", "in_flight", "blocks"), [("x", 0, 1), ("x", 1, 1), ("xy", 0, 1), ("xy", 1, 2), ("xy", 2, 2)]
+    ("answer", "in_flight", "blocks"),
+    [("x", 0, 1), ("x", 1, 1), ("x", 2, 2), ("xy", 0, 1), ("xy", 1, 2), ("xy", 2, 2)],
 )
 def test_a_placeholder_has_a_slot(s, answer, in_flight, blocks):
     """Blocks of 4 tokens, 2 tokens of prompt: the device writes keys and values of the placeholder as well."""
@@ -301,17 +304,33 @@ def test_nobody_is_preempted_where_no_block_is_missing(s):
 
 @pytest.mark.task("4.4.4")
 def test_the_youngest_makes_room_for_a_placeholder(s):
-    """No block is free: the youngest request gives its blocks back, and no other does."""
+    """No block is free: the youngest request gives its blocks back, in flight or not, and no other does."""
     engine = Ahead(s, num_blocks=4)
     oldest, middle, youngest = (
         running(engine, "ab", "xy", 1),
         running(engine, "cd", "x", 0),
-        running(engine, "efghi", "", 0),
+        running(engine, "efghi", "", 1),
     )
     assert engine.scheduler.make_room(oldest) is True, "it still runs: there is a younger request"
     assert engine.scheduler.running == [oldest, middle], "the youngest waits again, the others run"
-    assert (youngest.num_preemptions, middle.num_preemptions) == (1, 0)
+    assert (youngest.num_preemptions, middle.num_preemptions) == (1, 0), "the youngest is preempted once"
+    assert youngest.num_in_flight == 0, "what is in flight of a preempted request is dropped: call `preempt`"
     assert len(oldest.block_table.blocks) == 2
+
+
+@pytest.mark.task("4.4.4")
+def test_requests_are_preempted_until_a_block_is_free(s):
+    """The youngest shares its blocks with another request, so its preemption frees none: the next one follows."""
+    engine = Ahead(s, num_blocks=2)
+    oldest, middle = running(engine, "ab", "xy", 1), running(engine, "cd", "x", 1)
+    youngest = running(engine, "", "", 0, computed=0)
+    engine.allocator.fork(oldest.block_table.blocks)
+    youngest.block_table.blocks = [*oldest.block_table.blocks]
+    assert engine.scheduler.make_room(oldest) is True, "it still runs: there are younger requests"
+    assert engine.scheduler.running == [oldest], (
+        "one preemption has freed no block, and a second one is needed"
+    )
+    assert (middle.num_preemptions, youngest.num_preemptions) == (1, 1), "each of them is preempted once"
 
 
 @pytest.mark.task("4.4.4")
@@ -332,7 +351,8 @@ def test_the_youngest_gives_up_its_own_place(s):
     oldest, youngest = running(engine, "cd", "x", 0), running(engine, "ab", "xy", 1)
     assert engine.scheduler.make_room(youngest) is False, "it has no place any more: False says so"
     assert engine.scheduler.running == [oldest], "the older request keeps its place"
-    assert (youngest.num_computed, youngest.num_in_flight, engine.allocator.num_free) == (0, 0, 1)
+    assert youngest.num_in_flight == 0, "what is in flight of a preempted request is dropped: call `preempt`"
+    assert (youngest.num_computed, engine.allocator.num_free) == (0, 1), "its blocks are free again"
 
 
 # A row that nobody can fill in yet.
@@ -404,6 +424,17 @@ def test_a_known_token_is_no_placeholder(s):
     batch = s.pack_ahead(plan, [plain, prompt, ahead])
     assert batch.sources == [2, -1, -1, -1, -1, -1], f"{batch.sources}: only what is not known is taken"
     assert batch.token_ids == [0, *b"klmn", ord("z")]
+
+
+@pytest.mark.task("4.4.5")
+def test_a_chunk_after_a_chunk_in_flight_is_known(s):
+    """What is in flight of a request says nothing about its next rows: the rest of a prompt is known."""
+    _, _, prompt = entries(s, s.BlockAllocator(16, 4))
+    prompt.num_computed, prompt.num_in_flight = 0, 5
+    batch = s.pack_ahead([s.Scheduled(prompt, 5, 1)], [prompt])
+    assert (batch.token_ids, batch.sources) == ([*b"n"], []), (
+        f"ids {batch.token_ids}, sources {batch.sources}: the last token of a prompt is known"
+    )
 
 
 @pytest.mark.task("4.4.5")
@@ -485,6 +516,7 @@ def filled(b, ids, sources, last, dtype=np.int64):
         ([0, 0, 9], [-1, 0, -1], [0], [0, 0, 9]),
         ([0, 3, 0, 4], [-1, 1, 0, -1], [40, 41], [0, 41, 40, 4]),
         ([7, 8, 9], [1, -1, 1], [40, 41], [41, 8, 41]),
+        ([151_645, 0], [-1, 0], [151_643], [151_645, 151_643]),  # half precision has no such numbers
     ],
 )
 def test_fill_placeholders(b, ids, sources, last, expected):
