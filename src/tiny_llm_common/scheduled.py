@@ -45,9 +45,8 @@ class SequenceState(RequestLife, ABC):
         self.num_in_flight = (
             0  # tokens after the computed ones that the stages of a pipeline compute (Day 3.7)
         )
-        self.decodes_ahead: abc.Callable[[Any], bool] = (
-            waits_for_token  # asked while tokens are in flight (Day 4.4)
-        )
+        # Asked while tokens are in flight (Day 4.4).
+        self.decodes_ahead: abc.Callable[[Any], bool] = waits_for_token
         self.num_cached = 0  # tokens that came from the prefix cache at the first admission
         self.waiting_since = 0.0  # when the scheduler's `add` took it, in seconds of the scheduler's clock
         self.token_time = 0.0  # when its last token came

@@ -135,6 +135,7 @@ def test_one_copy_to_the_device_and_one_back(b, rng, is_random, logprobs):
     counted.to_array = lambda *arguments, **options: (
         there.append(1) or b.backend_module.to_array(*arguments, **options)
     )
+    counted.to_numpy = lambda array: back.append(1) or b.backend_module.to_numpy(array)
     counted.start_read = lambda array: back.append(1) or b.backend_module.start_read(array)
     params = SamplingParams(0.7 if is_random else 0, top_k=7, top_p=0.9, logprobs=logprobs)
     sampling = [params, replace(params, top_k=3), None]

@@ -60,9 +60,8 @@ def default_dtype(device: str) -> str:
 
 def to_array(values: ArrayLike, dtype: str | None = None, device: str = "cpu") -> torch.Tensor:
     """NumPy (or a list) to torch on `device`; float64 becomes float32, integers int64."""
-    values = np.array(
-        values
-    )  # a copy: torch takes its memory, which is faster than `torch.tensor` for a few numbers
+    # A copy, whose memory torch takes: for a few numbers that is faster than `torch.tensor`.
+    values = np.array(values)
     if values.dtype == np.float64:
         values = values.astype(np.float32)
     array = torch.from_numpy(values)
