@@ -24,12 +24,14 @@ INSTALLATION: Check = ("the torch port is missing: installing it", ["setup-torch
 TOOLS_COST = "500 MB in about 30 seconds"
 # One test process per core; the checks of the course that run beside them are single processes.
 WORKERS = max(2, min(8, os.cpu_count() or 1))
-# The prefix check runs the day tests on the reference's text, too. But it compiles kernels for any processor: Week 4's
-# tests run on those for this one as well.
+# The prefix check runs the day tests on the reference's text, too. But it compiles kernels for any processor: those of
+# kernels run on this one's as well.
+IN_THE_PREFIX_CHECK = ("tests/test_week_[123]_*", "tests/test_week_4_day_[234]*")
 TESTS: Check = (
-    "the tests of the product, and those of Week 4 on the reference",
+    "the tests of the product, and those of kernels on the reference",
     [
-        "test-refsol", "--", "-n", str(WORKERS), "--dist", "worksteal", "--ignore-glob=*/tests/test_week_[123]_*",
+        "test-refsol", "--", "-n", str(WORKERS), "--dist", "worksteal",
+        *(f"--ignore-glob={glob}" for glob in IN_THE_PREFIX_CHECK),
     ],
 )  # fmt: skip
 LONG = "--long"

@@ -19,9 +19,10 @@ from tiny_llm_kit import commands, terminal
 from tiny_llm_kit.commands import see
 from tiny_llm_kit.course import mdbook
 from tiny_llm_kit.course.address import Day, Task, parse_day, parse_task
+from tiny_llm_kit.course.tree import day_tests, days
 from tiny_llm_kit.engine.arguments import whole_number
 from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.repo import command_modules
+from tiny_llm_kit.repo import ROOT, command_modules
 
 
 @pytest.fixture
@@ -216,6 +217,14 @@ def test_whatever_fails_fails_test_all(broken, monkeypatch, capsys):
         test_all.main([])
     assert end.value.code == 1
     assert f"FAILED: {broken}\n" in capsys.readouterr().out
+
+
+def test_day_tests_run_beside_the_prefix_check_only_if_they_compile_kernels():
+    """pytest takes a pattern that does not begin with / from the folder where it starts, the repository's root."""
+    left_out = {file for glob in test_all.IN_THE_PREFIX_CHECK for file in ROOT.glob(glob)}
+    files = [file for day in days() for file in day_tests(day)]
+    compiled = {file for file in files if 'tool("c++")' in file.read_text(encoding="utf-8")}
+    assert left_out == {*files} - compiled
 
 
 def test_it_says_how_long_it_takes_before_it_begins_and_a_smoke_test_takes_a_minute(monkeypatch, capsys):
