@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from tiny_llm_kit.engine.arguments import json_object, whole_number
-from tiny_llm_kit.engine.engine_options import EngineOptions
+from tiny_llm_kit.engine.engine_options import KV_CACHE_DTYPES, EngineOptions
 from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.engine.weights.random_weights import SHAPES, check_layers
 
@@ -53,6 +53,7 @@ class EnginePlan:
     )
     block_size: int = count(128, "tokens of a KV block")
     num_blocks: int | None = count(None, "KV blocks; default: what fits")
+    kv_cache_dtype: str = option("auto", "how keys and values are kept", choices=KV_CACHE_DTYPES)
     tensor_parallel_size: int = count(1, "devices that hold a part of every matrix each (Day 3.7)")
     enable_expert_parallel: bool = flag("these devices share the experts of a mixture (Day 4.2)")
     pipeline_parallel_size: int = count(1, "devices that hold some of the layers each (Day 3.7)")

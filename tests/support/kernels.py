@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tiny_llm_given.native import library
+from tiny_llm_given.native.attention import KeptArray
 from tiny_llm_given.native.kernel import of_numpy
 
 from .child import Endless, in_child
@@ -149,13 +150,9 @@ def _attend(
     attention: Any, query: Array, keys: Array, values: Array, texts: list, scale: float, dtype: str
 ) -> Array:
     out = guarded(stored(np.full(query.shape, np.nan), dtype))
-    arrays = [*(guarded(stored(array, dtype)) for array in (query, keys, values)), out]
-    lists = [guarded(np.array(each, np.int64)) for each in listed(texts)]
-    attention.attend(
-        *(of_numpy(array, dtype) for array in arrays),
-        *(of_numpy(each) for each in lists),
-        scale,
-    )
+    query, keys, values = (of_numpy(guarded(stored(array, dtype)), dtype) for array in (query, keys, values))
+    lists = [of_numpy(guarded(np.array(each, np.int64))) for each in listed(texts)]
+    attention.attend(query, KeptArray(keys), KeptArray(values), of_numpy(out, dtype), *lists, scale)
     assert_untouched("out", out)
     return numbers(out)
 

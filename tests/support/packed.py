@@ -25,6 +25,7 @@ class PackedServing:
         num_blocks, block_size: of its pools.
         caching: whether requests share cached prefixes.
         buckets: what every call is padded to.
+        runner_options: of the runner.
     """
 
     def __init__(
@@ -36,11 +37,12 @@ class PackedServing:
         block_size: int = 4,
         caching: bool = False,
         buckets: Buckets | None = None,
+        **runner_options: Any,
     ):
         self.b, self.s = b, s
         self.allocator = s.BlockAllocator(num_blocks, block_size, watermark=0, enable_prefix_caching=caching)
         self.runner: PackedRunner | LockstepRunner = b.packed_runner(
-            model, num_blocks, block_size, on_logits=self._keep, buckets=buckets
+            model, num_blocks, block_size, on_logits=self._keep, buckets=buckets, **runner_options
         )
         self.rows: list[np.ndarray] = []  # of the last call
         self.logits: dict[int, dict[int, np.ndarray]] = defaultdict(dict)  # request -> position -> (V,)

@@ -64,28 +64,28 @@ def native_model(port, monkeypatch):
     return make
 
 
-def decoded(port, model, rows):
+def decoded(port, model, rows, kept="auto"):
     """Logits of a step of decodes after their prompts, and all keys and values."""
     numbers = np.random.default_rng(rows)
-    server = PackedServing(port, port.serving, model, num_blocks=100)
+    server = PackedServing(port, port.serving, model, num_blocks=100, kv_cache_dtype=kept)
     texts = [
         numbers.integers(0, model.config.vocab_size, size=2 + 3 * row % 23).tolist() for row in range(rows)
     ]
     made = [server.sequence(text, number) for number, text in enumerate(texts)]
     server.run([(sequence, 0, len(text) - 1) for sequence, text in zip(made, texts, strict=True)])
     logits = server.run([(sequence, len(text) - 1, 1) for sequence, text in zip(made, texts, strict=True)])
-    kept = [part.float().numpy() for pool in server.runner.pools for part in (pool.keys, pool.values)]
+    kept = [part.float().numpy() for pool in server.runner.pools for part in pool.arrays]
     return [np.stack(logits), *kept]
 
 
-def assert_same(port, model, rows, calls):
+def assert_same(port, model, rows, calls, kept="auto"):
     """The logits and the pages, to the last bit."""
     counted, step = [], model.through_layers
     step.kernel = Counting(step.kernel, counted)
-    found = decoded(port, model, rows)
+    found = decoded(port, model, rows, kept)
     assert len(counted) == calls
     del model.through_layers
-    for actual, expected in zip(found, decoded(port, model, rows), strict=True):
+    for actual, expected in zip(found, decoded(port, model, rows, kept), strict=True):
         np.testing.assert_array_equal(actual, expected)
 
 
@@ -93,18 +93,23 @@ class Counting:
     """A kernel that notes its calls."""
 
     def __init__(self, kernel, counted):
-        self.compute, self.check, self.counted = kernel.compute, kernel.check, counted
+        self.kernel, self.check, self.counted = kernel, kernel.check, counted
 
-    def __getattribute__(self, name):
-        if name == "compute":
-            super().__getattribute__("counted").append(name)
-        return super().__getattribute__(name)
+    def compute_of(self, kept):
+        self.counted.append(kept)
+        return self.kernel.compute_of(kept)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kinds", KINDS)
 def test_a_step_of_decodes_is_that_of_its_layers(port, native_model, family, kinds):
     assert_same(port, native_model(KINDS[kinds], **FAMILIES[family]), 3, calls=1)
+
+
+@pytest.mark.parametrize("kept", ["int8", "fp8_e4m3"])
+@pytest.mark.parametrize("family", ["qwen3", "windowed"])
+def test_pages_in_eight_bits_are_those_of_the_layers(port, native_model, family, kept):
+    assert_same(port, native_model("444444", **FAMILIES[family]), 3, calls=1, kept=kept)
 
 
 @pytest.mark.parametrize(("count", "rows"), [(1, 1), (1, 16), (2, 1), (2, 2), (2, 7), (3, 5), (5, 16)])

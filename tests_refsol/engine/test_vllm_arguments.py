@@ -125,7 +125,7 @@ def test_arguments_of_vllm_that_change_nothing_are_named_once():
     [
         ({"data_parallel_size": 2}, "data_parallel_size is 2: an engine is one copy of the model; .* give 1"),
         ({"data_parallel_size": True}, "data_parallel_size is True: an engine is one copy of the model"),
-        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype is 'fp8': the KV cache has the type of the model; leave it out"),
+        ({"kv_cache_dtype": "fp8_e5m2"}, "kv_cache_dtype is 'fp8_e5m2': give one of auto, int8, fp8_e4m3"),
         ({"tokenizer": "other"}, "tokenizer is 'other': the tokenizer is the model's own"),
         ({"logits_processors": ["x"]}, "logits_processors is .*: logits are not changed by callers; leave it out"),
         ({"enable_lora": True}, "enable_lora is True: there are no adapters"),

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "lines.h"
+#include "kept.h"
 #include "plain_loops.h"
 
 namespace attention {
@@ -22,8 +22,23 @@ namespace prompt {
 namespace quantized {
 #include "quantized_product.cpp"
 }
-using attention::attend_decodes_bf16, attention::attend_decodes_float, plain::multiply_bf16, plain::multiply_float,
-    quantized::multiply_quantized;
+using attention::attend_decodes, plain::multiply_bf16, plain::multiply_float, quantized::multiply_quantized;
+
+// Keys or values as pages keep them, and the numbers that are read.
+template <typename Number>
+struct Pages {
+  std::vector<Kept<Number>> codes;
+  std::vector<uint16_t> scales;
+  std::vector<Number> numbers;
+
+  Pages(const std::vector<Number>& x, int64_t size) : codes(x.size()), scales(KEPT == INT8 ? x.size() / size : 0), numbers(x.size()) {
+    const Rows<Number> rows{codes.data(), scales.data(), size};
+    for (int64_t row = 0; row < int64_t(x.size()) / size; row++) {
+      keep(rows, row, x.data() + row * size);
+      memcpy(numbers.data() + row * size, numbers_of(rows, row, numbers.data() + row * size), sizeof(Number) * size);
+    }
+  }
+};
 
 template <typename Number>
 static int run_product(int64_t rows, int64_t outputs, int64_t columns, bool biased) {
@@ -72,26 +87,25 @@ template <typename Number>
 static int run_attention(int64_t queries, int64_t kv_heads, int64_t size) {
   const int64_t rows = 3, slots = 40, heads = queries * kv_heads;
   const std::vector<int64_t> starts{0, 23, 39}, counts{17, 17, 1}, runs{0, 1, 2, 3};
-  const auto query = some<Number>(rows * heads * size), keys = some<Number>(slots * kv_heads * size);
+  const auto query = some<Number>(rows * heads * size);
+  const Pages<Number> keys(some<Number>(slots * kv_heads * size), size);
   std::vector<Number> out(rows * heads * size);
-  int task;
-  if constexpr (sizeof(Number) == 2)
-    task = attend_decodes_bf16(query.data(), keys.data(), keys.data(), out.data(), starts.data(), counts.data(),
-                               runs.data(), rows, heads, kv_heads, size, 0.25f, 2);
-  else
-    task = attend_decodes_float(query.data(), keys.data(), keys.data(), out.data(), starts.data(), counts.data(),
-                                runs.data(), rows, heads, kv_heads, size, 0.25f, 2);
-  return task | check_attention(query, keys, out, starts, counts, queries, kv_heads, size, 0.25);
+  const int task = attend_decodes(query.data(), keys.codes.data(), keys.scales.data(), keys.codes.data(), keys.scales.data(),
+                                  out.data(), starts.data(), counts.data(), runs.data(), rows, heads, kv_heads, size, 0.25f,
+                                  sizeof(Number) == 2, 2);
+  return task | check_attention(query, keys.numbers, out, starts, counts, queries, kv_heads, size, 0.25);
 }
 
 static int run_chunk(int64_t rows, int64_t past, int64_t size, int64_t window) {
   const int64_t tokens = past + rows, padded = (tokens + 15) / 16 * 16;
   std::vector<int64_t> slots(tokens);
   for (int64_t i = 0; i < tokens; i++) slots[i] = tokens - 1 - i;
-  const auto query = some<float>(rows * 4 * size), keys = some<float>(tokens * 2 * size);
+  const auto query = some<float>(rows * 4 * size);
+  const Pages<float> keys(some<float>(tokens * 2 * size), size);
   std::vector<float> out(rows * 4 * size), packed(2 * 2 * padded * size);
-  return prompt::attend_chunk_float(query.data(), keys.data(), keys.data(), slots.data(), out.data(), packed.data(),
-                                    packed.data() + 2 * padded * size, rows, tokens, 4, 2, size, window, 0.25f, 2);
+  return prompt::attend_chunk(query.data(), keys.codes.data(), keys.scales.data(), keys.codes.data(), keys.scales.data(),
+                              slots.data(), out.data(), packed.data(), packed.data() + 2 * padded * size, rows, tokens, 4, 2,
+                              size, window, 0.25f, false, 2);
 }
 
 static int run_between(int64_t rows, int64_t size, int64_t half) {
@@ -109,6 +123,9 @@ static int run_between(int64_t rows, int64_t size, int64_t half) {
 template <typename Number>
 static int run_all() {
   int failed = 0;
+  for (int64_t queries : {1, 2, 7, 16})
+    for (int64_t size : {16, 80, 256}) failed |= run_attention<Number>(queries, 2, size);
+  if (KEPT != AS_QUERIES) return failed;  // the others do not read pages
   for (int64_t rows : {1, 2, 5, 13})
     for (int64_t outputs : {1, 16, 65, 130})
       for (int64_t columns : {1, 2, 33}) failed |= run_product<Number>(rows, outputs, columns, columns == 33);
@@ -116,8 +133,6 @@ static int run_all() {
     for (int64_t outputs : {1, 17, 48})
       for (int group : {32, 64, 128})
         for (int bits : {4, 8}) failed |= run_quantized<Number>(rows, outputs, group, bits);
-  for (int64_t queries : {1, 2, 7, 16})
-    for (int64_t size : {16, 80, 256}) failed |= run_attention<Number>(queries, 2, size);
   return failed;
 }
 

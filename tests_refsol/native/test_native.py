@@ -13,6 +13,7 @@ import pytest
 
 from tiny_llm_given.native import NativeKernels, attention, between_products, library
 from tiny_llm_given.native import quantized_product as packing
+from tiny_llm_given.native.attention import KeptArray
 from tiny_llm_given.native.compile_errors import readable
 from tiny_llm_given.native.kernel import of_numpy
 from tiny_llm_given.user_cache import with_checksum
@@ -57,8 +58,8 @@ def forget():
     for kernel in (product, quantized_product, decode_attention):
         for name in ("_functions", "multiply_addresses"):
             vars(kernel).pop(name, None)
-    for module in (between_products, attention):
-        module._kernel.cache_clear()
+    between_products._kernel.cache_clear()
+    attention.prompt_kernel.cache_clear()
 
 
 def bf16(array):
@@ -199,9 +200,10 @@ def test_attention_of_decodes_is_numpys(path, rng, heads, kv_heads, size, dtype)
     keys, wide_keys = given(rng.normal(size=(slots, kv_heads, size)), dtype)
     values, wide_values = given(rng.normal(size=(slots, kv_heads, size)), dtype)
     out, scale = np.zeros_like(query), size**-0.5
-    arrays = [of_numpy(array, dtype) for array in (query, keys, values, out)]
+    arrays = [of_numpy(array, dtype) for array in (query, out)]
+    pages = [KeptArray(of_numpy(array, dtype)) for array in (keys, values)]
     lists = [of_numpy(np.array(numbers, np.int64)) for numbers in (starts, counts, runs)]
-    decode_attention.attend(*arrays, *lists, scale, threads=2)
+    decode_attention.attend(arrays[0], *pages, arrays[1], *lists, scale, threads=2)
     for row in range(3):
         listed = range(runs[row], runs[row + 1])
         seen = np.concatenate([np.arange(starts[run], starts[run] + counts[run]) for run in listed])
@@ -231,8 +233,9 @@ def test_attention_of_a_chunk_is_numpys(path, rng, dtype, rows, past, window, he
     query, wide_query = given(8 * rng.normal(size=(rows, heads, size)), dtype)
     (keys, wide_keys), (values, wide_values) = (given(part, dtype) for part in pool)
     out, scale = np.zeros_like(query), size**-0.5
-    arrays = [of_numpy(array, dtype) for array in (query, keys, values)]
-    attention.attend_prompt(*arrays, of_numpy(slots), of_numpy(out, dtype), scale, window, threads=2)
+    pages = [KeptArray(of_numpy(array, dtype)) for array in (keys, values)]
+    places = of_numpy(slots), of_numpy(out, dtype)
+    attention.attend_prompt(of_numpy(query, dtype), *pages, *places, scale, window, threads=2)
     place = np.arange(tokens)
     seen = place <= past + np.arange(rows)[:, None]
     seen &= place > past + np.arange(rows)[:, None] - (window or tokens + 1)
@@ -328,14 +331,18 @@ def test_wrong_arguments_are_refused():
         of_numpy(np.zeros((4, 4))[:, 1:])
     with pytest.raises(ValueError, match="5 bits in groups of 64"):
         quantized_product.multiply(x, w, w, None, y, 64, 5)
-    query = of_numpy(np.zeros((1, 3, 24), np.float32))
+    query, keys = (
+        of_numpy(np.zeros((1, 3, 24), np.float32)),
+        KeptArray(of_numpy(np.zeros((4, 1, 24), np.float32))),
+    )
     with pytest.raises(ValueError, match="3 heads of 24 numbers over 1 heads of keys"):
-        decode_attention.attend(query, *[of_numpy(np.zeros((4, 1, 24), np.float32))] * 2, query, x, x, x, 1.0)
+        decode_attention.attend(query, keys, keys, query, x, x, x, 1.0)
     with pytest.raises(
         ValueError, match="3 heads of 24 numbers over 1 heads of keys: the kernel takes sizes"
     ):
-        attention.attend_prompt(query, *[of_numpy(np.zeros((4, 1, 24), np.float32))] * 2, x, query, 1.0)
+        attention.attend_prompt(query, keys, keys, x, query, 1.0)
     long, pool = (of_numpy(np.zeros(shape, np.float32)) for shape in ((3, 1, 16), (4, 1, 16)))
+    pool = KeptArray(pool)
     with pytest.raises(ValueError, match=r"slots is \(2,\) int64, and must be \(3,\) int64"):
         attention.attend_prompt(long, pool, pool, of_numpy(np.zeros(2, np.int64)), long, 1.0)
     with pytest.raises(ValueError, match="heads of 24 numbers with 24 angles"):
@@ -356,7 +363,7 @@ def answer(loaded: ctypes.CDLL) -> int:
 @pytest.fixture
 def sources(monkeypatch, tmp_path):
     """Sources by name, instead of the package's files, and an empty cache."""
-    texts = {"lines.h": "", "kernel.cpp": 'extern "C" int answer() { return 42; }'}
+    texts = {"lines.h": "", "kept.h": "", "kernel.cpp": 'extern "C" int answer() { return 42; }'}
     monkeypatch.setattr(library, "source", lambda name, package="": texts[name])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     library._library.cache_clear()
@@ -536,7 +543,7 @@ def test_a_blank_task_has_its_address(sources):
         .read_text()
         .replace("  Line sums[R][B];", "  return 2;\n  Line sums[R][B];", 1)
     )
-    sources.update({"product.cpp": blank, "lines.h": (GIVEN / "lines.h").read_text()})
+    sources.update({"product.cpp": blank} | {name: (GIVEN / name).read_text() for name in library.HEADERS})
     forget()
     x, y = (of_numpy(np.zeros(shape, np.float32)) for shape in ((2, 8), (2, 64)))
     w = of_numpy(product.pack(np.zeros((64, 8), np.float32)))
@@ -547,11 +554,12 @@ def test_a_blank_task_has_its_address(sources):
         forget()
 
 
-def test_the_sanitizers_find_nothing(tmp_path):
+@pytest.mark.parametrize("kept", ["AS_QUERIES", "INT8", "E4M3"])
+def test_the_sanitizers_find_nothing(tmp_path, kept):
     """A process of its own: the sanitizers must be loaded before anything else."""
     driver = Path(__file__).parent / "driver.cpp"
     checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    flags = ["-std=c++17", "-O0", "-g", "-march=native", "-Wno-psabi", *checks]
+    flags = ["-std=c++17", "-O0", "-g", "-march=native", "-Wno-psabi", f"-DKEPT={kept}", *checks]
     program = tmp_path / "driver"
     command = [
         *shlex.split(library.compiler()),

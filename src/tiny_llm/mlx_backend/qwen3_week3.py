@@ -70,7 +70,7 @@ class Qwen3LayerWeek3(Qwen3LayerWeek2):
         Returns:
             (T, H, D).
         """
-        cache.write(step.slots, key, value)
+        key, value = cache.write(step.slots, key, value)
         pages = cache.key_pages, cache.value_pages
         return self.packed_attention(query, key, value, *pages, step.mask)
 

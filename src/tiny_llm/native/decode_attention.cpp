@@ -2,14 +2,15 @@
 //
 // The text of a request is a list of runs of slots, in the order of its tokens. All queries that share a head of keys
 // read it together, 16 tokens at a time; the softmax is online (Day 2.4), in float32.
-#include "lines.h"
+#include "kept.h"
 
 constexpr int MOST_QUERIES = 16;  // that share a head of keys
 constexpr int MOST_LINES = 16;    // of a head: 256 numbers
 
 template <typename Number>
 struct Decodes {
-  const Number *query, *keys, *values;  // (rows, heads, size), and twice (slots, kv_heads, size)
+  const Number* query;                  // (rows, heads, size)
+  Rows<Number> keys, values;            // of (slots, kv_heads)
   Number* out;                          // (rows, heads, size)
   const int64_t *starts, *counts;       // of each run: its first slot and how many slots it has
   const int64_t* runs;                  // (rows + 1): the runs of row r are runs[r] to runs[r + 1] - 1
@@ -18,7 +19,7 @@ struct Decodes {
 
   int queries() const { return int(heads / kv_heads); }
   int lines() const { return int(size / LINE); }
-  int64_t place(int64_t slot, int64_t kv_head) const { return (slot * kv_heads + kv_head) * size; }
+  int64_t place(int64_t slot, int64_t kv_head) const { return slot * kv_heads + kv_head; }
 };
 
 // The state of one row and one head of keys: for each query the weighted sum of the values so far, the largest score,
@@ -53,7 +54,7 @@ template <int Q, typename Number>
 static void score(const Decodes<Number>& d, int64_t kv_head, Tokens tokens, const State& state, int q, Line* scores) {
   float found[Q][LINE];
   for (int t = 0; t < LINE; t++) {
-    const Number* key = d.keys + d.place(tokens.slot + t, kv_head);
+    const auto* key = d.keys.at(d.place(tokens.slot + t, kv_head));
     Line dots[Q];
     for (int i = 0; i < Q; i++) dots[i] = line_of(t < tokens.count ? 0 : -INFINITY);
     for (int at = 0; at < d.lines() && t < tokens.count; at++) {
@@ -62,7 +63,8 @@ static void score(const Decodes<Number>& d, int64_t kv_head, Tokens tokens, cons
       __builtin_prefetch(key + d.kv_heads * d.size * LINE + at * LINE);
       for (int i = 0; i < Q; i++) dots[i] = multiply_add(some, state.query[q + i][at], dots[i]);
     }
-    for (int i = 0; i < Q; i++) found[i][t] = sum_of(dots[i]);
+    const float scale = t < tokens.count ? d.keys.scale(d.place(tokens.slot + t, kv_head)) : 1;
+    for (int i = 0; i < Q; i++) found[i][t] = sum_of(dots[i]) * scale;
   }
   for (int i = 0; i < Q; i++) scores[i] = load(found[i]);
 }
@@ -73,11 +75,13 @@ template <int Q, typename Number>
 static void add_values(const Decodes<Number>& d, int64_t kv_head, Tokens tokens, State& state, int q, const Line* weights) {
   float some[Q][LINE];
   for (int i = 0; i < Q; i++) store(some[i], weights[i], LINE);
+  for (int t = 0; t < tokens.count; t++)
+    for (int i = 0; i < Q; i++) some[i][t] *= d.values.scale(d.place(tokens.slot + t, kv_head));
   for (int at = 0; at < d.lines(); at++) {
     Line sums[Q];
     for (int i = 0; i < Q; i++) sums[i] = state.sum[q + i][at];
     for (int t = 0; t < tokens.count; t++) {
-      const Number* value_at = d.values + d.place(tokens.slot + t, kv_head) + at * LINE;
+      const auto* value_at = d.values.at(d.place(tokens.slot + t, kv_head)) + at * LINE;
       const Line value = load(value_at);
       __builtin_prefetch(value_at + d.kv_heads * d.size * LINE);
       for (int i = 0; i < Q; i++) sums[i] = multiply_add(value, line_of(some[i][t]), sums[i]);
@@ -132,16 +136,20 @@ static int attend(const Decodes<Number>& d, int64_t rows, int threads) {
   return task;
 }
 
-extern "C" int attend_decodes_bf16(const uint16_t* query, const uint16_t* keys, const uint16_t* values, uint16_t* out,
-                                   const int64_t* starts, const int64_t* counts, const int64_t* runs, int64_t rows,
-                                   int64_t heads, int64_t kv_heads, int64_t size, float scale, int threads) {
-  return attend(Decodes<uint16_t>{query, keys, values, out, starts, counts, runs, heads, kv_heads, size, scale}, rows,
-                threads);
+template <typename Number>
+static int attend_call(const void* query, const void* keys, const void* key_scales, const void* values,
+                       const void* value_scales, void* out, const int64_t* starts, const int64_t* counts, const int64_t* runs,
+                       int64_t rows, int64_t heads, int64_t kv_heads, int64_t size, float scale, int threads) {
+  const Rows<Number> k{(Kept<Number>*)keys, (uint16_t*)key_scales, size}, v{(Kept<Number>*)values, (uint16_t*)value_scales, size};
+  return attend(Decodes<Number>{(const Number*)query, k, v, (Number*)out, starts, counts, runs, heads, kv_heads, size, scale},
+                rows, threads);
 }
 
-extern "C" int attend_decodes_float(const float* query, const float* keys, const float* values, float* out,
-                                    const int64_t* starts, const int64_t* counts, const int64_t* runs, int64_t rows,
-                                    int64_t heads, int64_t kv_heads, int64_t size, float scale, int threads) {
-  return attend(Decodes<float>{query, keys, values, out, starts, counts, runs, heads, kv_heads, size, scale}, rows,
-                threads);
+extern "C" int attend_decodes(const void* query, const void* keys, const void* key_scales, const void* values,
+                              const void* value_scales, void* out, const int64_t* starts, const int64_t* counts,
+                              const int64_t* runs, int64_t rows, int64_t heads, int64_t kv_heads, int64_t size, float scale,
+                              int is_bf16, int threads) {
+  const auto call = is_bf16 ? attend_call<uint16_t> : attend_call<float>;
+  return call(query, keys, key_scales, values, value_scales, out, starts, counts, runs, rows, heads, kv_heads, size, scale,
+              threads);
 }

@@ -16,6 +16,7 @@ import mlx.core as mx
 from tiny_llm_common.packed_model import PackedInputs
 
 from .page_attention import past_slots, rows_of_requests
+from .quantized_pages import QuantizedPages
 
 
 @dataclass(frozen=True)
@@ -139,10 +140,12 @@ def attend_decodes(
     return fused_attention(heads, keys, values, scale, mask, may_hide_all=False).reshape(query.shape)
 
 
-def _gather(pages: mx.array, slots: mx.array) -> mx.array:
+def _gather(pages: mx.array | QuantizedPages, slots: mx.array) -> mx.array:
     """(…, Hkv, S, D): keys or values of the slots (…, S), in the order in which products read them without a copy."""
     Hkv, D = pages.shape[2:]
     rows = slots[..., None, :] * Hkv + mx.arange(Hkv)[:, None]
+    if isinstance(pages, QuantizedPages):
+        return pages.rows(rows)
     return mx.take(pages.reshape(-1, D), rows, axis=0)
 
 

@@ -15,12 +15,11 @@ import mlx.core as mx
 from tiny_llm_common.layer_weights import ModelShape
 from tiny_llm_common.packed_model import PastReads
 
-from ..native.attention import DecodeKernel, fits
+from ..native.attention import DecodeKernel, KeptArray, fits
 from ..native.kernel import (
     LINE,
     NativeArray,
     ProductKernel,
-    bytes_of,
     empty,
     of_buffer,
     pack,
@@ -28,9 +27,10 @@ from ..native.kernel import (
     shared,
     threads_for,
 )
+from .quantized_pages import QuantizedPages
 
 TYPES = {"bfloat16": mx.bfloat16, "float32": mx.float32}
-NAMES = {getattr(mx, name): name for name in ("bfloat16", "float16", "float32", "int64", "uint8")}
+NAMES = {getattr(mx, name): name for name in ("bfloat16", "float16", "float32", "int64", "int8", "uint8")}
 
 
 def native_array(array: mx.array) -> NativeArray:
@@ -188,8 +188,8 @@ def decode_runs(texts: dict[int, Runs], slots: mx.array, kernel: DecodeKernel) -
 
 def attend_runs(
     query: mx.array,
-    key_pages: mx.array,
-    value_pages: mx.array,
+    key_pages: mx.array | QuantizedPages,
+    value_pages: mx.array | QuantizedPages,
     reads: DecodeRuns,
     scale: float,
 ) -> mx.array:
@@ -197,31 +197,43 @@ def attend_runs(
 
     Args:
         query: (R, H, D).
-        key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), in query's type.
+        key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), in query's type or in eight bits.
         reads: see `DecodeRuns`.
         scale: a number.
 
     Returns:
         (R, H, D) in query's type.
     """
-    mx.eval(query, key_pages, value_pages)  # in one go
-    out = attend_slots(native_array(query), slots_of(key_pages), slots_of(value_pages), reads, scale)
+    out = attend_slots(*kept_arrays(query, key_pages, value_pages), reads, scale)
     return mx.array(out.owner).view(query.dtype)
 
 
-def slots_of(pages: mx.array) -> NativeArray:
-    """Pages, which are computed, as their slots one after the other: (num_blocks + 1, page_size, ...) to (S, ...)."""
+def kept_arrays(
+    query: mx.array, key_pages: mx.array | QuantizedPages, value_pages: mx.array | QuantizedPages
+) -> tuple[NativeArray, KeptArray, KeptArray]:
+    """Queries, and the slots of pages of keys and values one after the other, as a kernel sees them."""
+    keys, values = map(_parts, (key_pages, value_pages))
+    mx.eval(query, *keys, *values)  # in one go
+    return native_array(query), KeptArray(*map(_slots_of, keys)), KeptArray(*map(_slots_of, values))
+
+
+def _parts(pages: mx.array | QuantizedPages) -> tuple[mx.array, ...]:
+    return pages.arrays if isinstance(pages, QuantizedPages) else (pages,)
+
+
+def _slots_of(pages: mx.array) -> NativeArray:
+    """(num_blocks + 1, page_size, ...) to (S, ...)."""
     array = native_array(pages)
     blocks, page_size, *rest = array.shape
     return array._replace(shape=(blocks * page_size, *rest))
 
 
 def attend_slots(
-    query: NativeArray, keys: NativeArray, values: NativeArray, reads: DecodeRuns, scale: float
+    query: NativeArray, keys: KeptArray, values: KeptArray, reads: DecodeRuns, scale: float
 ) -> NativeArray:
     """`attend_runs` of arrays as a kernel sees them; keys and values are those of all slots, (S, Hkv, D)."""
     out = empty(query.shape, query.dtype)
-    size = 2 * reads._tokens * bytes_of(keys) // keys.shape[0]
+    size = 2 * reads._tokens * keys.slot_bytes
     reads.kernel.attend(query, keys, values, out, *reads._arrays, scale, threads_for(size))
     return out
 

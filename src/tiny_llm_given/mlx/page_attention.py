@@ -10,9 +10,10 @@ import mlx.core as mx
 
 from tiny_llm_common.packed_model import PackedInputs, PastReads
 
-from ..native.attention import DecodeKernel, attend_prompt
-from ..native.kernel import NativeArray, bytes_of, empty, numbers_of, of_numpy, part_of, shared, threads_for
-from .native import DecodeRuns, attend_slots, decode_runs, native_array, past_runs, slots_of
+from ..native.attention import DecodeKernel, KeptArray, attend_prompt
+from ..native.kernel import NativeArray, empty, numbers_of, of_numpy, part_of, shared, threads_for
+from .native import DecodeRuns, attend_slots, decode_runs, kept_arrays, native_array, past_runs
+from .quantized_pages import QuantizedPages
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,8 @@ def attend_in_pages(
     query: mx.array,
     key: mx.array,
     value: mx.array,
-    key_pages: mx.array,
-    value_pages: mx.array,
+    key_pages: mx.array | QuantizedPages,
+    value_pages: mx.array | QuantizedPages,
     reads: PageReads,
     scale: float | None = None,
 ) -> mx.array:
@@ -96,22 +97,21 @@ def attend_in_pages(
     Args:
         query: (T, H, D).
         key, value: (T, Hkv, D) of these rows, not used.
-        key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), in query's type.
+        key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), in query's type or in eight bits.
         reads: see `page_reads`.
         scale: 1/√D when None.
 
     Returns:
         (T, H, D) in query's type.
     """
-    mx.eval(query, key_pages, value_pages)  # in one go
-    out = _attend_slots(native_array(query), slots_of(key_pages), slots_of(value_pages), reads, scale)
+    out = _attend_slots(*kept_arrays(query, key_pages, value_pages), reads, scale)
     return mx.array(out.owner).view(query.dtype)
 
 
 def _attend_slots(
     query: NativeArray,
-    keys: NativeArray,
-    values: NativeArray,
+    keys: KeptArray,
+    values: KeptArray,
     reads: PageReads,
     scale: float | None = None,
 ) -> NativeArray:
@@ -131,15 +131,15 @@ def _attend_slots(
 
 def _attend_text(
     query: NativeArray,
-    keys: NativeArray,
-    values: NativeArray,
+    keys: KeptArray,
+    values: KeptArray,
     text: ChunkText,
     out: NativeArray,
     scale: float,
 ) -> None:
     """Attention of the rows of a chunk: writes those rows of `out`, (T, H, D)."""
     rows, arrays = text.rows, (keys, values, text._slots)
-    size = 2 * (rows.stop - rows.start) * text.slots.size * bytes_of(keys) // keys.shape[0]
+    size = 2 * (rows.stop - rows.start) * text.slots.size * keys.slot_bytes
     some, of_chunk = part_of(query, rows), part_of(out, rows)
     attend_prompt(some, *arrays, of_chunk, scale, text.window, threads_for(size))
 

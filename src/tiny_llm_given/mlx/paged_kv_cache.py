@@ -5,6 +5,8 @@ from typing import Any
 
 import mlx.core as mx
 
+from .quantized_pages import QuantizedPages, quantize_rows, to_fp8
+
 
 class TinyKvPagedPool:
     """Keys and values of all requests in one layer: `num_blocks` blocks of memory, called pages here, and a pad page.
@@ -37,23 +39,86 @@ class TinyKvPagedPool:
         """(num_blocks + 1, page_size, Hkv, D); see `key_pages`."""
         return self.values.reshape(-1, self.page_size, *self.values.shape[1:])
 
-    def write(self, slots: mx.array, key: mx.array, value: mx.array) -> None:
+    def write(self, slots: mx.array, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
         """Writes T tokens into their slots, in place.
 
         Args:
             slots: (T,) integers; for padding those of the pad page.
             key, value: (T, Hkv, D).
+
+        Returns:
+            key, value: as they will be read from the pages.
         """
         self.keys[slots] = key
         self.values[slots] = value
+        return key, value
+
+    @property
+    def arrays(self) -> tuple[mx.array, ...]:
+        """All that `write` changes."""
+        return self.keys, self.values
 
     def launch(self) -> None:
         """Begins to compute what is still lazy, and does not wait."""
-        mx.async_eval(self.keys, self.values)
+        mx.async_eval(*self.arrays)
 
     def materialize(self) -> None:
         """Computes what is still lazy."""
-        mx.eval(self.keys, self.values)
+        mx.eval(*self.arrays)
+
+
+class QuantizedKvPool(TinyKvPagedPool):
+    """A pool of pages in eight bits.
+
+    Args:
+        kv_cache_dtype: "int8", with a scale of 16 bits for each token and head, or "fp8_e4m3" without scales.
+        dtype: of what is written and read; for the others see `TinyKvPagedPool`.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        page_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: mx.Dtype,
+        kv_cache_dtype: str,
+    ):
+        self.is_int8, self.dtype = kv_cache_dtype == "int8", dtype
+        super().__init__(num_blocks, page_size, num_kv_heads, head_dim, mx.int8 if self.is_int8 else mx.uint8)
+        self.scales = [mx.zeros(self.keys.shape[:2], mx.bfloat16) for _ in range(2)] if self.is_int8 else []
+        mx.eval(self.scales)
+
+    @property
+    def key_pages(self) -> QuantizedPages:
+        """(num_blocks + 1, page_size, Hkv, D). Do not keep it: `write` copies an array that is held elsewhere."""
+        return self._pages(super().key_pages, 0)
+
+    @property
+    def value_pages(self) -> QuantizedPages:
+        """(num_blocks + 1, page_size, Hkv, D); see `key_pages`."""
+        return self._pages(super().value_pages, 1)
+
+    def _pages(self, codes: mx.array, which: int) -> QuantizedPages:
+        scales = self.scales[which].reshape(codes.shape[:3]) if self.is_int8 else None
+        return QuantizedPages(codes, scales, self.dtype)
+
+    def write(self, slots: mx.array, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
+        """See `TinyKvPagedPool.write`."""
+        kept = [self._kept(part) for part in (key, value)]
+        super().write(slots, *(part.codes for part in kept))
+        for scales, part in zip(self.scales, kept, strict=False):
+            scales[slots] = part.arrays[1]
+        return kept[0].numbers(), kept[1].numbers()
+
+    def _kept(self, x: mx.array) -> QuantizedPages:
+        codes, scales = quantize_rows(x) if self.is_int8 else (to_fp8(x), None)
+        return QuantizedPages(codes, scales, self.dtype)
+
+    @property
+    def arrays(self) -> tuple[mx.array, ...]:
+        """See `TinyKvPagedPool.arrays`."""
+        return self.keys, self.values, *self.scales
 
 
 class PagedPlaces:
@@ -178,9 +243,9 @@ class TinyKvPagedCache:
             )
         self.table.reserve(self.offset + L)
 
-    def _gather(self, pages: mx.array, blocks: mx.array, S: int) -> mx.array:
+    def _gather(self, pages: mx.array | QuantizedPages, blocks: mx.array, S: int) -> mx.array:
         """(1, Hkv, S, D): the first S tokens of the request, from pages that may be anywhere."""
-        rows = mx.take(pages, blocks, axis=0).flatten(0, 1)[:S]
+        rows = pages[blocks].flatten(0, 1)[:S]
         return rows.swapaxes(0, 1)[None]
 
     def rewind(self, n: int) -> None:
@@ -203,8 +268,16 @@ class TinyKvPagedCache:
         self.pool.materialize()
 
 
-def create_kv_pools(model: Any, num_blocks: int, page_size: int) -> list[TinyKvPagedPool]:
-    """A pool per layer of a model, of `num_blocks` blocks of keys and values, shared by all requests."""
+def create_kv_pools(
+    model: Any, num_blocks: int, page_size: int, kv_cache_dtype: str = "auto"
+) -> list[TinyKvPagedPool]:
+    """A pool per layer of a model, of `num_blocks` blocks of keys and values, shared by all requests.
+
+    Args:
+        kv_cache_dtype: "auto" keeps them in the model's type; for "int8" and "fp8_e4m3" see `QuantizedKvPool`.
+    """
     config, weight = model.config, model.norm.weight
     sizes = num_blocks, page_size, config.num_key_value_heads, config.head_dim
-    return [TinyKvPagedPool(*sizes, weight.dtype) for _ in model.layers]
+    if kv_cache_dtype == "auto":
+        return [TinyKvPagedPool(*sizes, weight.dtype) for _ in model.layers]
+    return [QuantizedKvPool(*sizes, weight.dtype, kv_cache_dtype) for _ in model.layers]

@@ -1,12 +1,12 @@
 """The kernels in C++ as Python calls them: by addresses, with every shape and type checked first.
 
 A solution has the files of Day 4.1: `product.cpp`, `quantized_product.cpp` and `decode_attention.cpp`. The others, and
-the header `lines.h` of all, are given and stand here; `layers.cpp` is made of all of them.
+the headers `lines.h` and `kept.h`, are given and stand here; `layers.cpp` is made of all of them.
 """
 
 from functools import cached_property
 
-from .attention import DecodeKernel
+from .attention import DecodeKernel, prompt_kernel
 from .kernel import ProductKernel
 from .layers import LayersKernel
 from .quantized_product import QuantizedKernel
@@ -41,3 +41,17 @@ class NativeKernels:
     def layers(self) -> LayersKernel:
         """All layers of a step of decodes, by the three others."""
         return LayersKernel(self.package, (self.product, self.quantized_product, self.decode_attention))
+
+    def prepare(self, kv_cache_dtype: str, has_layers: bool) -> None:
+        """Compiles what reads pages in eight bits now, where kernels work: otherwise the first requests would wait.
+
+        Args:
+            kv_cache_dtype: "int8" or "fp8_e4m3".
+            has_layers: whether `layers` are used.
+        """
+        kept = "int8" if kv_cache_dtype == "int8" else "uint8"
+        if self.decode_attention.works:
+            self.decode_attention.kernel_of(kept)
+            prompt_kernel(kept)
+        if has_layers and self.layers.works:
+            self.layers.compute_of(kept)

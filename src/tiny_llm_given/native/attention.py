@@ -1,14 +1,17 @@
 """Attention by kernels, `decode_attention.cpp` and `prompt_attention.cpp`: what they read, checks and the calls."""
 
+from collections.abc import Callable
 from functools import cache, cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from .kernel import FLOAT, NUMBER, POINTER, SIZE, Kernel, NativeArray, of_numpy, require
+from .kernel import FLOAT, NUMBER, POINTER, SIZE, Kernel, NativeArray, bytes_of, of_numpy, require
 from .library import library
 
-DECODES = {"bfloat16": "attend_decodes_bf16", "float32": "attend_decodes_float"}
-CHUNKS = {"bfloat16": "attend_chunk_bf16", "float32": "attend_chunk_float"}
+TYPES = ("bfloat16", "float32")  # of queries
+# Flags of the compiler, by the type in which pages keep keys and values; none for the queries' type. e4m3 is uint8.
+KEPT: dict[str, tuple[str, ...]] = {"int8": ("-DKEPT=INT8",), "uint8": ("-DKEPT=E4M3",)}
 LINE = 16  # keys of a block, of prompts
 MOST_QUERIES, MOST_SIZE = 16, 256  # the kernel keeps so much of a head beside its sums
 
@@ -20,6 +23,36 @@ def fits(heads: int, kv_heads: int, size: int) -> bool:
     )
 
 
+class KeptArray(NamedTuple):
+    """The keys or the values of all slots of a pool, as pages keep them.
+
+    Args:
+        numbers: (S, Hkv, D), in the queries' type, int8, or e4m3 as uint8.
+        scales: (S, Hkv) bf16, what numbers in int8 are multiplied by; else None.
+    """
+
+    numbers: NativeArray
+    scales: NativeArray | None = None
+
+    @property
+    def addresses(self) -> tuple[int, int | None]:
+        """As the kernels take them."""
+        return self.numbers.address, None if self.scales is None else self.scales.address
+
+    @property
+    def slot_bytes(self) -> int:
+        """What a kernel reads of one slot, scales apart."""
+        return bytes_of(self.numbers) // self.numbers.shape[0]
+
+    def check(self, name: str, shape: tuple[int, ...], *dtypes: str) -> None:
+        """Raises ValueError unless they have this shape and one of these types, with scales if it is int8."""
+        require(name, self.numbers, shape, *dtypes)
+        if self.numbers.dtype == "int8":
+            if self.scales is None:
+                raise ValueError(f"{name} are int8: give their scales as well")
+            require(f"scales of {name}", self.scales, shape[:2], "bfloat16")
+
+
 class DecodeKernel(Kernel):
     """`decode_attention.cpp` of a solution."""
 
@@ -28,8 +61,8 @@ class DecodeKernel(Kernel):
     def attend(
         self,
         query: NativeArray,
-        keys: NativeArray,
-        values: NativeArray,
+        keys: KeptArray,
+        values: KeptArray,
         out: NativeArray,
         starts: NativeArray,
         counts: NativeArray,
@@ -41,7 +74,7 @@ class DecodeKernel(Kernel):
 
         Args:
             query: (R, H, D), bf16 or float32.
-            keys, values: (S, Hkv, D), in query's type: all slots of the pool.
+            keys, values: (S, Hkv, D): all slots of the pool.
             out: (R, H, D), in query's type.
             starts, counts: (N,), int64: of N runs of neighbouring slots, the first one and how many. They are
                 not checked.
@@ -55,39 +88,46 @@ class DecodeKernel(Kernel):
             NotImplementedError: a task of Day 4.1 is blank.
         """
         rows, heads, size = query.shape
-        slots, kv_heads, _ = keys.shape
+        slots, kv_heads, _ = keys.numbers.shape
         if not fits(heads, kv_heads, size):
             raise ValueError(
                 f"{heads} heads of {size} numbers over {kv_heads} heads of keys: the kernel has no room for them"
             )
-        require("query", query, (rows, heads, size), *DECODES)
-        for name, array in (("keys", keys), ("values", values)):
-            require(name, array, (slots, kv_heads, size), query.dtype)
+        require("query", query, (rows, heads, size), *TYPES)
+        keys.check("keys", (slots, kv_heads, size), query.dtype, *KEPT)
+        values.check("values", (slots, kv_heads, size), keys.numbers.dtype)
         require("out", out, (rows, heads, size), query.dtype)
         for name, array in (("starts", starts), ("counts", counts)):
             require(name, array, starts.shape, "int64")
         require("runs", runs, (rows + 1,), "int64")
-        arrays = query, keys, values, out, starts, counts, runs
-        addresses = (array.address for array in arrays)
-        kernel = self._functions[query.dtype]
-        self.check(kernel(*addresses, rows, heads, kv_heads, size, scale, threads))
+        addresses = (array.address for array in (out, starts, counts, runs))
+        read = query.address, *keys.addresses, *values.addresses
+        kernel = self.kernel_of(keys.numbers.dtype)
+        how = scale, query.dtype == "bfloat16", threads
+        self.check(kernel(*read, *addresses, rows, heads, kv_heads, size, *how))
+
+    def kernel_of(self, kept: str) -> Callable[..., int]:
+        """The function for pages that keep numbers of this type; see `KEPT`."""
+        if kept not in self._functions:
+            types = [POINTER] * 9 + [SIZE] * 4 + [FLOAT] + [NUMBER] * 2
+            self._functions[kept] = self.function("attend_decodes", types, KEPT.get(kept, ()))
+        return self._functions[kept]
 
     @cached_property
-    def _functions(self):
-        types = [POINTER] * 7 + [SIZE] * 4 + [FLOAT, NUMBER]
-        return {dtype: self.function(name, types) for dtype, name in DECODES.items()}
+    def _functions(self) -> dict[str, Callable[..., int]]:
+        return {}
 
     def try_out(self) -> None:
         """See `Kernel`: one row and one token."""
         query, keys, out = (of_numpy(np.zeros((1, 1, 16), np.float32)) for _ in range(3))
         starts, counts, runs = (of_numpy(np.array(numbers, np.int64)) for numbers in ([0], [1], [0, 1]))
-        self.attend(query, keys, keys, out, starts, counts, runs, 1.0)
+        self.attend(query, KeptArray(keys), KeptArray(keys), out, starts, counts, runs, 1.0)
 
 
 def attend_prompt(
     query: NativeArray,
-    keys: NativeArray,
-    values: NativeArray,
+    keys: KeptArray,
+    values: KeptArray,
     slots: NativeArray,
     out: NativeArray,
     scale: float,
@@ -98,7 +138,7 @@ def attend_prompt(
 
     Args:
         query: (L, H, D), bf16 or float32; D is a multiple of 16, at most 256, and H of Hkv.
-        keys, values: (S, Hkv, D), in query's type: all slots of the pool.
+        keys, values: (S, Hkv, D): all slots of the pool.
         slots: (N,), int64: where the tokens of the text are, those of the chunk last. They are not checked.
         out: (L, H, D), in query's type.
         scale: of the scores.
@@ -110,15 +150,15 @@ def attend_prompt(
         NativeError: there is no such kernel on this machine.
     """
     rows, heads, size = query.shape
-    pool, kv_heads, _ = keys.shape
+    pool, kv_heads, _ = keys.numbers.shape
     if heads % kv_heads or size % LINE or size > MOST_SIZE:
         raise ValueError(
             f"{heads} heads of {size} numbers over {kv_heads} heads of keys: the kernel takes sizes that are "
             f"multiples of {LINE} and at most {MOST_SIZE}, and as many heads for each head of keys"
         )
-    require("query", query, (rows, heads, size), *CHUNKS)
-    for name, array in (("keys", keys), ("values", values)):
-        require(name, array, (pool, kv_heads, size), query.dtype)
+    require("query", query, (rows, heads, size), *TYPES)
+    keys.check("keys", (pool, kv_heads, size), query.dtype, *KEPT)
+    values.check("values", (pool, kv_heads, size), keys.numbers.dtype)
     require("out", out, (rows, heads, size), query.dtype)
     tokens = slots.shape[0]
     require("slots", slots, (max(tokens, rows),), "int64")
@@ -126,13 +166,14 @@ def attend_prompt(
         (2, kv_heads, -(-tokens // LINE) * LINE, size), f"V{2 if query.dtype == 'bfloat16' else 4}"
     )
     scratch = packed.ctypes.data, packed.ctypes.data + packed.nbytes // 2
-    addresses = (array.address for array in (query, keys, values, slots, out))
+    read = query.address, *keys.addresses, *values.addresses, slots.address, out.address
     sizes = rows, tokens, heads, kv_heads, size, window or 0
-    _kernel(query.dtype)(*addresses, *scratch, *sizes, scale, threads)
+    prompt_kernel(keys.numbers.dtype)(*read, *scratch, *sizes, scale, query.dtype == "bfloat16", threads)
 
 
 @cache
-def _kernel(dtype: str):
-    kernel = getattr(library("prompt_attention.cpp"), CHUNKS[dtype])
-    kernel.argtypes = [POINTER] * 7 + [SIZE] * 6 + [FLOAT, NUMBER]
+def prompt_kernel(kept: str) -> Callable[..., int]:
+    """The function for pages that keep numbers of this type; see `KEPT`."""
+    kernel = library("prompt_attention.cpp", flags=KEPT.get(kept, ())).attend_chunk
+    kernel.argtypes = [POINTER] * 9 + [SIZE] * 6 + [FLOAT] + [NUMBER] * 2
     return kernel

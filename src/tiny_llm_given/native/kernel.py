@@ -132,13 +132,13 @@ class Kernel:
     def __init__(self, package: str):
         self.package = package
 
-    def function(self, name: str, types: Sequence[type]) -> Callable[..., int]:
-        """A function of the compiled file.
+    def function(self, name: str, types: Sequence[type], flags: tuple[str, ...] = ()) -> Callable[..., int]:
+        """A function of the file, compiled with further flags.
 
         Raises:
             NativeError: there is no such kernel on this machine.
         """
-        function = getattr(library(self.file, self.package), name)
+        function = getattr(library(self.file, self.package, flags=flags), name)
         function.argtypes = types
         return function
 

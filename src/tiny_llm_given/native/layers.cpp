@@ -14,7 +14,7 @@
 #include <omp.h>
 #endif
 
-#include "lines.h"
+#include "kept.h"
 
 namespace product {
 #include "product.cpp"
@@ -46,12 +46,18 @@ struct Runs {
   const int64_t *starts, *counts, *runs;
 };
 
+// Keys and values, each (slots, kv_heads, head_size), and in int8 the scales of each, (slots, kv_heads).
+struct Pool {
+  void *keys, *values;
+  uint16_t *key_scales, *value_scales;
+};
+
 struct Step {
   void* x;                           // (rows, size): read, and written
   const float *cosines, *sines;      // (rows, stride)
   const int64_t* slots;              // (rows)
   const Layer* layers;               // (num_layers)
-  void* const* pools;                // (num_layers, 2): keys and values, each (slots, kv_heads, head_size)
+  const Pool* pools;                 // (num_layers)
   Runs runs[2];                      // of layers without and with a window
   int64_t num_layers, rows, size, heads, kv_heads, head_size, hidden, stride;
 };
@@ -142,7 +148,8 @@ struct Team {
   const Step& s;
   const Layer& l;
   float eps, scale;
-  Number *x, *filled, *wide, *query, *keys, *values;
+  Number *x, *filled, *wide, *query;
+  Rows<Number> keys, values;
   int8_t* bytes;
   float* scales;
   Member me;
@@ -189,13 +196,15 @@ struct Team {
 
   // One head of keys of a row, and the queries that share it: RoPE, the row's own place in the pages, attention.
   void attend(int64_t row, int64_t kv_head) {
-    const int64_t queries = s.heads / s.kv_heads, size = s.head_size, at = (s.slots[row] * s.kv_heads + kv_head) * size;
+    const int64_t queries = s.heads / s.kv_heads, size = s.head_size, place = s.slots[row] * s.kv_heads + kv_head;
     const float *cosines = s.cosines + row * s.stride, *sines = s.sines + row * s.stride;
     const auto head = [&](int64_t i) { return output_at(l.in, wide, s.rows, row, i * size); };
     for (int64_t i = kv_head * queries; i < (kv_head + 1) * queries; i++)
       between::turn_head(head(i), (const Number*)l.query_norm, eps, cosines, sines, query + (row * s.heads + i) * size, size);
-    between::turn_head(head(s.heads + kv_head), (const Number*)l.key_norm, eps, cosines, sines, keys + at, size);
-    memcpy(values + at, head(s.heads + s.kv_heads + kv_head), sizeof(Number) * size);
+    Number* key = head(s.heads + kv_head);
+    between::turn_head(key, (const Number*)l.key_norm, eps, cosines, sines, key, size);
+    keep(keys, place, key);
+    keep(values, place, head(s.heads + s.kv_heads + kv_head));
     const Runs& r = s.runs[l.is_windowed];
     const decodes::Decodes<Number> d{query, keys, values, filled, r.starts, r.counts, r.runs, s.heads, s.kv_heads, size, scale};
     task = blank(task, decodes::attend_row(d, row, kv_head));
@@ -235,8 +244,11 @@ static int compute(const Step& s, float eps, float scale, int threads) {
     const Member me{meeting, 0, 1};
 #endif
     for (int64_t i = 0; i < s.num_layers; i++) {
-      Team<Number> team{s,     s.layers[i], eps, scale, (Number*)s.x, filled, wide, query, (Number*)s.pools[2 * i],
-                        (Number*)s.pools[2 * i + 1], bytes.get(), scales.get(), me, task};
+      const Pool& p = s.pools[i];
+      const Rows<Number> keys{(Kept<Number>*)p.keys, p.key_scales, s.head_size};
+      const Rows<Number> values{(Kept<Number>*)p.values, p.value_scales, s.head_size};
+      Team<Number> team{s,    s.layers[i], eps,         scale,        (Number*)s.x, filled, wide, query,
+                        keys, values,      bytes.get(), scales.get(), me,           task};
       team.compute();
       task = team.task;
     }

@@ -1,11 +1,11 @@
 """All layers of a step of decodes in one call, by `layers.cpp`: what it reads, and the call."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
 
-from .attention import DecodeKernel
+from .attention import KEPT, DecodeKernel
 from .kernel import FLOAT, NUMBER, POINTER, Kernel, ProductKernel
 from .library import GIVEN, NativeError, library
 from .quantized_product import QuantizedKernel
@@ -52,23 +52,28 @@ class LayersKernel(Kernel):
         super().__init__(package)
         self.kernels = kernels
 
-    @cached_property
-    def compute(self):
-        """The function. Nothing is checked.
+    def compute_of(self, kept: str) -> Callable[..., int]:
+        """The function for pages that keep numbers of this type, see `KEPT`. Nothing is checked.
 
         It takes the address of a `Step`, eps, the scale of scores, whether all numbers are bf16, and the threads.
 
         Raises:
             NativeError: there is no such kernel on this machine.
         """
-        files = (BETWEEN, GIVEN), *((kernel.file, self.package) for kernel in self.kernels)
-        function = library(self.file, GIVEN, files).compute_layers
-        function.argtypes = [POINTER, FLOAT, FLOAT, NUMBER, NUMBER]
-        return function
+        if kept not in self._functions:
+            files = (BETWEEN, GIVEN), *((kernel.file, self.package) for kernel in self.kernels)
+            function = library(self.file, GIVEN, files, KEPT.get(kept, ())).compute_layers
+            function.argtypes = [POINTER, FLOAT, FLOAT, NUMBER, NUMBER]
+            self._functions[kept] = function
+        return self._functions[kept]
+
+    @cached_property
+    def _functions(self) -> dict[str, Callable[..., int]]:
+        return {}
 
     def try_out(self) -> None:
         """See `Kernel`: each of the files, for a task that is met in a layer has written to pages already."""
         for problem in filter(None, (kernel.problem for kernel in self.kernels)):
             raise NativeError(problem)
         step = np.zeros(32, np.int64)  # of no layers
-        self.check(self.compute(step.ctypes.data, 0.0, 0.0, True, 1))
+        self.check(self.compute_of("bfloat16")(step.ctypes.data, 0.0, 0.0, True, 1))

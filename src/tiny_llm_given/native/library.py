@@ -38,7 +38,7 @@ OPENMP_LIBRARY = re.compile(r"/(libgomp|libomp|libiomp5)[^/]*$")
 OF_LLVM = b"__kmpc_"  # what begins the names of its OpenMP
 SECONDS = 120  # for a compiler; a kernel takes one or two
 GIVEN = __name__.rpartition(".")[0]  # the package of the kernels without blanks, and of the header
-HEADER = "lines.h"
+HEADERS = "lines.h", "kept.h"
 KEPT_DAYS = 30  # a library in the cache, after it was loaded last
 
 Flags = tuple[str, ...]
@@ -83,20 +83,23 @@ def source(name: str, package: str = GIVEN) -> str:
     return (pkgutil.get_data(package, name) or b"").decode()
 
 
-def library(name: str, package: str = GIVEN, included: Sequence[tuple[str, str]] = ()) -> ctypes.CDLL:
+def library(
+    name: str, package: str = GIVEN, included: Sequence[tuple[str, str]] = (), flags: Flags = ()
+) -> ctypes.CDLL:
     """The compiled kernel `name` of a package, for example "product.cpp" of "tiny_llm.native".
 
     Args:
-        included: files that it includes beside the header, and the package of each.
+        included: files that it includes beside the headers, and the package of each.
+        flags: of the compiler, beside those of all kernels.
 
     Raises:
         NativeError: there is no compiler, or the library cannot be loaded here.
         CompileError: the source does not compile.
     """
-    files = (name, package), (HEADER, GIVEN), *included
+    files = (name, package), *((header, GIVEN) for header in HEADERS), *included
     texts = tuple((file, source(file, owner)) for file, owner in files)
     try:
-        return _library(texts, compiler(), os.environ.get(FLAGS, ""))
+        return _library(texts, compiler(), shlex.join(flags) + " " + os.environ.get(FLAGS, ""))
     except _CompilerSays as error:
         where = Path(getattr(sys.modules[package], "__file__", None) or ".").parent
         raise CompileError(f"{name} does not compile:\n{readable(str(error), where)}") from None

@@ -3,7 +3,7 @@
 // Both products of attention are like those of a layer: the scores are a product with the keys, whose outputs are
 // tokens, and the sums are one with the values, whose columns are tokens. So keys and values are packed in lines first,
 // once for all queries that share them. The softmax is online (Day 2.4), in float32, some tokens at a time.
-#include "lines.h"
+#include "kept.h"
 
 constexpr int BLOCKS = WIDTH == 16 ? 4 : 1;  // lines and queries that are multiplied together: sums stay in registers
 constexpr int ROWS = WIDTH == 16 ? 6 : WIDTH == 8 ? 4 : 2;
@@ -12,7 +12,8 @@ constexpr int MOST_SIZE = 256;  // of a head
 
 template <typename Number>
 struct Chunk {
-  const Number *query, *keys, *values;  // (rows, heads, size), and twice (slots, kv_heads, size)
+  const Number* query;                  // (rows, heads, size)
+  Rows<Number> keys, values;            // of (slots, kv_heads)
   const int64_t* slots;                 // (tokens): of the whole text, the chunk's own tokens last
   Number* out;                          // (rows, heads, size)
   Number *packed_keys, *packed_values;  // scratch: (kv_heads, padded, size) each
@@ -36,15 +37,19 @@ struct Chunk {
 template <typename Number>
 static void pack_tokens(const Chunk<Number>& c, int64_t kv_head, int64_t token) {
   constexpr int C = Chunk<Number>::COLUMNS;
+  const Number zeros[MOST_SIZE] = {};
+  Number key_room[MOST_SIZE], value_room[MOST_SIZE];
   Number* keys = (Number*)c.key_lines(kv_head, token);
   for (int t = 0; t < LINE; t++) {
     const bool is_there = token + t < c.tokens;
-    const int64_t place = is_there ? (c.slots[token + t] * c.kv_heads + kv_head) * c.size : 0;
+    const int64_t row = is_there ? c.slots[token + t] * c.kv_heads + kv_head : 0;
+    const Number* key = is_there ? numbers_of(c.keys, row, key_room) : zeros;
+    const Number* value = is_there ? numbers_of(c.values, row, value_room) : zeros;
     for (int64_t i = 0; i < c.size; i += C)
-      for (int j = 0; j < C; j++) keys[(i / C * LINE + t) * C + j] = is_there ? c.keys[place + i + j] : Number(0);
+      for (int j = 0; j < C; j++) keys[(i / C * LINE + t) * C + j] = key[i + j];
     for (int64_t b = 0; b < c.size / LINE; b++) {
       Number* values = (Number*)c.value_lines(kv_head, b, token) + t / C * LINE * C + t % C;
-      for (int i = 0; i < LINE; i++) values[i * C] = is_there ? c.values[place + b * LINE + i] : Number(0);
+      for (int i = 0; i < LINE; i++) values[i * C] = value[b * LINE + i];
     }
   }
 }
@@ -173,20 +178,22 @@ static int attend(const Chunk<Number>& c, int threads) {
   return 0;
 }
 
-extern "C" int attend_chunk_bf16(const uint16_t* query, const uint16_t* keys, const uint16_t* values,
-                                 const int64_t* slots, uint16_t* out, uint16_t* packed_keys, uint16_t* packed_values,
-                                 int64_t rows, int64_t tokens, int64_t heads, int64_t kv_heads, int64_t size,
-                                 int64_t window, float scale, int threads) {
-  return attend(Chunk<uint16_t>{query, keys, values, slots, out, packed_keys, packed_values, rows, tokens, heads, kv_heads,
-                                size, window, scale},
+template <typename Number>
+static int attend_call(const void* query, const void* keys, const void* key_scales, const void* values,
+                       const void* value_scales, const int64_t* slots, void* out, void* packed_keys, void* packed_values,
+                       int64_t rows, int64_t tokens, int64_t heads, int64_t kv_heads, int64_t size, int64_t window,
+                       float scale, int threads) {
+  const Rows<Number> k{(Kept<Number>*)keys, (uint16_t*)key_scales, size}, v{(Kept<Number>*)values, (uint16_t*)value_scales, size};
+  return attend(Chunk<Number>{(const Number*)query, k, v, slots, (Number*)out, (Number*)packed_keys, (Number*)packed_values,
+                              rows, tokens, heads, kv_heads, size, window, scale},
                 threads);
 }
 
-extern "C" int attend_chunk_float(const float* query, const float* keys, const float* values, const int64_t* slots,
-                                  float* out, float* packed_keys, float* packed_values, int64_t rows, int64_t tokens,
-                                  int64_t heads, int64_t kv_heads, int64_t size, int64_t window, float scale,
-                                  int threads) {
-  return attend(Chunk<float>{query, keys, values, slots, out, packed_keys, packed_values, rows, tokens, heads, kv_heads,
-                             size, window, scale},
-                threads);
+extern "C" int attend_chunk(const void* query, const void* keys, const void* key_scales, const void* values,
+                            const void* value_scales, const int64_t* slots, void* out, void* packed_keys,
+                            void* packed_values, int64_t rows, int64_t tokens, int64_t heads, int64_t kv_heads,
+                            int64_t size, int64_t window, float scale, int is_bf16, int threads) {
+  const auto call = is_bf16 ? attend_call<uint16_t> : attend_call<float>;
+  return call(query, keys, key_scales, values, value_scales, slots, out, packed_keys, packed_values, rows, tokens, heads,
+              kv_heads, size, window, scale, threads);
 }

@@ -87,6 +87,14 @@ def available() -> bool:
     return detect().available
 
 
+def largest_fp8(device: str) -> float:
+    """The largest number in e4m3: 240 on a Gaudi 2, whose uppermost exponent is for infinity and NaN; 448 elsewhere.
+
+    After vllm-gaudi's `extension/ops.py`. Not run on a Gaudi.
+    """
+    return 240.0 if device == "hpu" and "2" in torch.hpu.get_device_name() else 448.0
+
+
 def mark_step() -> None:
     """Ends and launches the graph that lazy mode has collected so far; does nothing elsewhere.
 

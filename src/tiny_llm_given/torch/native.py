@@ -13,15 +13,23 @@ import torch
 from tiny_llm_common.layer_weights import ModelShape
 from tiny_llm_common.packed_model import PastReads
 
-from ..native.attention import DecodeKernel, fits
+from ..native.attention import DecodeKernel, KeptArray, fits
 from ..native.kernel import LINE, NativeArray, ProductKernel, pack
+from .quantized_pages import QuantizedPages
 
-NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.int64: "int64"}
+TYPES = torch.bfloat16, torch.float32, torch.int64, torch.int8, torch.uint8
+NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in TYPES}
 
 
 def native_array(array: torch.Tensor) -> NativeArray:
     """An array of torch as a kernel sees it; its numbers follow each other in memory."""
     return NativeArray(array.data_ptr(), tuple(array.shape), NAMES[array.dtype], array)
+
+
+def kept_array(pages: torch.Tensor | QuantizedPages) -> KeptArray:
+    """Pages (num_blocks + 1, page_size, Hkv, D) as a kernel sees their slots."""
+    parts = pages.arrays if isinstance(pages, QuantizedPages) else (pages,)
+    return KeptArray(*(native_array(part.flatten(0, 1)) for part in parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,8 +207,8 @@ def _integers(numbers: Iterable[int]) -> torch.Tensor:
 
 def attend_runs(
     query: torch.Tensor,
-    key_pages: torch.Tensor,
-    value_pages: torch.Tensor,
+    key_pages: torch.Tensor | QuantizedPages,
+    value_pages: torch.Tensor | QuantizedPages,
     reads: DecodeRuns,
     scale: float,
 ) -> torch.Tensor:
@@ -208,7 +216,7 @@ def attend_runs(
 
     Args:
         query: (R, H, D).
-        key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), in query's type.
+        key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), in query's type or in eight bits.
         reads: see `DecodeRuns`.
         scale: a number.
 
@@ -219,8 +227,8 @@ def attend_runs(
     out = torch.empty_like(query)
     reads.kernel.attend(
         native_array(query),
-        native_array(key_pages.flatten(0, 1)),
-        native_array(value_pages.flatten(0, 1)),
+        kept_array(key_pages),
+        kept_array(value_pages),
         native_array(out),
         *reads._arrays,
         scale,

@@ -45,7 +45,7 @@ class NativeLayer:
     def __call__(self, x: torch.Tensor, step: Any, cache: Any) -> torch.Tensor:
         """See `Qwen3LayerWeek3`."""
         query, key, value = self.project_in(x, *step.rows)
-        cache.write(step.slots, key, value)
+        key, value = cache.write(step.slots, key, value)
         pages = cache.key_pages, cache.value_pages
         return self.project_out(x, self.packed_attention(query, key, value, *pages, step.mask))
 

@@ -6,6 +6,7 @@ as reading the weights.
 
 from array import array
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ class NativeStep:
         first = inner_layer(layers[0])
         self.eps, self.scale, self.sizes = first.eps, first.head_dim**-0.5, _sizes(first)
         self._layers = array("q", [field for layer in layers for field in _fields(layer)])
+        self._pools: Sequence[Any] = ()
 
     def __call__(self, x: torch.Tensor, step: Any, pools: Sequence[Any]) -> torch.Tensor:
         """See `Qwen3ModelWeek3.through_layers`."""
@@ -46,14 +48,16 @@ class NativeStep:
     ) -> torch.Tensor:
         """Writes the keys and values of the step to the pools, and the residual stream after the layers to x."""
         cosines, sines = (part.contiguous() for part in step.rows)
-        pages = array("q", [part.data_ptr() for pool in pools for part in (pool.keys, pool.values)])
+        if pools is not self._pools:  # an engine has one list of them
+            self._pools, self._pages = pools, array("q", chain(*map(_pool_fields, pools)))
         runs = [part.data_ptr() for reads in decodes for part in (reads.starts, reads.counts, reads.runs)]
         arrays = (part.data_ptr() for part in (x, cosines, sines, step.slots))
-        places = _address(self._layers), _address(pages)
+        places = _address(self._layers), _address(self._pages)
         sizes = len(self.layers), x.shape[1], *self.sizes, cosines.shape[-1]
         fields = array("q", [*arrays, *places, *runs, *sizes])
         is_bf16, threads = x.dtype == torch.bfloat16, torch.get_num_threads()
-        self.kernel.check(self.kernel.compute(_address(fields), self.eps, self.scale, is_bf16, threads))
+        compute = self.kernel.compute_of(NAMES[pools[0].keys.dtype])
+        self.kernel.check(compute(_address(fields), self.eps, self.scale, is_bf16, threads))
         return x
 
 
@@ -77,6 +81,12 @@ def _is_native(layer: Any, dtype: str) -> bool:
 
 def _address(fields: array) -> int:
     return fields.buffer_info()[0]
+
+
+def _pool_fields(pool: Any) -> list[int]:
+    """A `Pool`."""
+    addresses = [part.data_ptr() for part in pool.arrays]
+    return [*addresses, 0, 0][:4]  # numbers that are not int8 have no scales
 
 
 def _has_decodes_alone(reads: Any, rows: int) -> bool:

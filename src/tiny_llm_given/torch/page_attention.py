@@ -9,7 +9,7 @@ from tiny_llm_common.packed_model import PackedInputs
 
 from ..native.attention import DecodeKernel, attend_prompt
 from .cpu_attention import ChunkReads, attend_chunk, chunk_reads, own_mask, past_slots, rows_of_requests
-from .native import DecodeRuns, attend_runs, decode_runs, native_array, past_runs
+from .native import DecodeRuns, attend_runs, decode_runs, kept_array, native_array, past_runs
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ def attend_text(
     """
     attend_prompt(
         native_array(query[text.rows]),
-        native_array(key_pages.flatten(0, 1)),
-        native_array(value_pages.flatten(0, 1)),
+        kept_array(key_pages),
+        kept_array(value_pages),
         native_array(text.slots),
         native_array(out[text.rows]),
         scale,

@@ -7,6 +7,7 @@ import torch
 
 from . import hpu
 from .masks import length_mask
+from .quantized_pages import QuantizedPages, quantize_rows, to_fp8
 
 
 class TinyKvPagedPool:
@@ -49,15 +50,26 @@ class TinyKvPagedPool:
         """(num_blocks + 1, page_size, Hkv, D), a view."""
         return self.values.unflatten(0, (-1, self.page_size))
 
-    def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+    def write(
+        self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Writes T tokens into their slots, in place.
 
         Args:
             slots: (T,) integers; for padding those of the pad page.
             key, value: (T, Hkv, D).
+
+        Returns:
+            key, value: as they will be read from the pages.
         """
         self.keys.index_copy_(0, slots, key)
         self.values.index_copy_(0, slots, value)
+        return key, value
+
+    @property
+    def arrays(self) -> tuple[torch.Tensor, ...]:
+        """All that `write` changes."""
+        return self.keys, self.values
 
     def launch(self) -> None:
         """Begins what is still lazy, and does not wait."""
@@ -66,6 +78,65 @@ class TinyKvPagedPool:
     def materialize(self) -> None:
         """Launches what a Gaudi's lazy mode has collected; elsewhere torch has computed already."""
         hpu.mark_step()
+
+
+class QuantizedKvPool(TinyKvPagedPool):
+    """A pool of pages in eight bits.
+
+    Args:
+        kv_cache_dtype: "int8", with a scale of 16 bits for each token and head, or "fp8_e4m3" without scales.
+        dtype: of what is written and read; for the others see `TinyKvPagedPool`.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        page_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        kv_cache_dtype: str,
+        *,
+        device: torch.device | str | None = None,
+    ):
+        self.is_int8, self.dtype = kv_cache_dtype == "int8", dtype
+        kind = torch.int8 if self.is_int8 else torch.uint8
+        super().__init__(num_blocks, page_size, num_kv_heads, head_dim, kind, device=device)
+        shape, of_scales = self.keys.shape[:2], torch.bfloat16
+        self.scales = [torch.zeros(shape, dtype=of_scales, device=device) for _ in range(2 * self.is_int8)]
+
+    @property
+    def key_pages(self) -> QuantizedPages:
+        """(num_blocks + 1, page_size, Hkv, D), a view."""
+        return self._pages(super().key_pages, 0)
+
+    @property
+    def value_pages(self) -> QuantizedPages:
+        """(num_blocks + 1, page_size, Hkv, D), a view."""
+        return self._pages(super().value_pages, 1)
+
+    def _pages(self, codes: torch.Tensor, which: int) -> QuantizedPages:
+        scales = self.scales[which].view(codes.shape[:3]) if self.is_int8 else None
+        return QuantizedPages(codes, scales, self.dtype)
+
+    def write(
+        self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `TinyKvPagedPool.write`."""
+        kept = [self._kept(part) for part in (key, value)]
+        super().write(slots, *(part.codes for part in kept))
+        for scales, part in zip(self.scales, kept, strict=False):
+            scales.index_copy_(0, slots, part.arrays[1])
+        return kept[0].numbers(), kept[1].numbers()
+
+    def _kept(self, x: torch.Tensor) -> QuantizedPages:
+        codes, scales = quantize_rows(x) if self.is_int8 else (to_fp8(x), None)
+        return QuantizedPages(codes, scales, self.dtype)
+
+    @property
+    def arrays(self) -> tuple[torch.Tensor, ...]:
+        """See `TinyKvPagedPool.arrays`."""
+        return self.keys, self.values, *self.scales
 
 
 class PagedPlaces:
@@ -192,10 +263,11 @@ class TinyKvPagedCache:
         if mask is None or isinstance(mask, str):
             mask = self.make_mask(L, key.dtype, positions=positions)
         slots, blocks = self._places.of(self.offset, self.offset + L, device=key.device)
-        self.pool.write(slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+        kept = self.pool.write(slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
         S, is_prompt = self.num_keys(L), self._is_prompt(L)
         self.offset += L
         if is_prompt:
+            key, value = (part.transpose(0, 1)[None] for part in kept)
             return key, value, self.offset, mask
         # The end of the last page holds what an earlier request left there. A mask does not hide NaN.
         unused = torch.arange(S, device=key.device) > positions[-1]
@@ -237,8 +309,17 @@ class TinyKvPagedCache:
         hpu.mark_step()
 
 
-def create_kv_pools(model: Any, num_blocks: int, page_size: int) -> list[TinyKvPagedPool]:
-    """A pool per layer of a model, of `num_blocks` blocks of keys and values, shared by all requests."""
+def create_kv_pools(
+    model: Any, num_blocks: int, page_size: int, kv_cache_dtype: str = "auto"
+) -> list[TinyKvPagedPool]:
+    """A pool per layer of a model, of `num_blocks` blocks of keys and values, shared by all requests.
+
+    Args:
+        kv_cache_dtype: "auto" keeps them in the model's type; for "int8" and "fp8_e4m3" see `QuantizedKvPool`.
+    """
     config, weight = model.config, model.norm.weight
     sizes = num_blocks, page_size, config.num_key_value_heads, config.head_dim
-    return [TinyKvPagedPool(*sizes, weight.dtype, device=weight.device) for _ in model.layers]
+    if kv_cache_dtype == "auto":
+        return [TinyKvPagedPool(*sizes, weight.dtype, device=weight.device) for _ in model.layers]
+    kinds = weight.dtype, kv_cache_dtype
+    return [QuantizedKvPool(*sizes, *kinds, device=weight.device) for _ in model.layers]

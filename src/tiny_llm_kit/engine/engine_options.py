@@ -14,6 +14,7 @@ COUNTS = (
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_blocks", "tensor_parallel_size",
     "pipeline_parallel_size",
 )  # fmt: skip
+KV_CACHE_DTYPES = "auto", "int8", "fp8_e4m3"
 CHUNKED_BUDGET = 512  # tokens of a step by default
 # By the type of a field: what it may be, and how errors call it.
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -40,6 +41,8 @@ class EngineOptions:
         num_blocks: KV blocks. None takes what fits, see `blocks_that_fit`.
         gpu_memory_utilization: share of the device's memory for weights, activations and KV blocks together. A CPU does
             not ask for it: its pool is a quarter of the free RAM.
+        kv_cache_dtype: how keys and values are kept. "auto" keeps them in the model's type; "int8" in eight bits, with
+            a scale for each token and head; "fp8_e4m3", or "fp8", in eight bits without scales.
         enable_prefix_caching: whether requests share the blocks of equal beginnings.
         scheduling_policy: "fcfs" serves requests in the order of their arrival; "priority" serves interactive requests
             before batch ones.
@@ -84,6 +87,7 @@ class EngineOptions:
     block_size: int = 128
     num_blocks: int | None = None
     gpu_memory_utilization: float = 0.9
+    kv_cache_dtype: str = "auto"
     enable_prefix_caching: bool = True
     scheduling_policy: str = "fcfs"
     policy: str = "hybrid"
@@ -126,6 +130,11 @@ class EngineOptions:
             raise ValueError(f'cpu_products is {self.cpu_products!r}: give "measured" or "usual"')
         if self.activations not in (None, "int8", "int16", "float"):
             raise ValueError(f'activations is {self.activations!r}: give "int8", "int16" or "float"')
+        if self.kv_cache_dtype == "fp8":
+            object.__setattr__(self, "kv_cache_dtype", "fp8_e4m3")
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            names = ", ".join(KV_CACHE_DTYPES)
+            raise ValueError(f"kv_cache_dtype is {self.kv_cache_dtype!r}: give one of {names}")
         if self.scheduling_policy not in ("fcfs", "priority"):
             raise ValueError(f'scheduling_policy is {self.scheduling_policy!r}: give "fcfs" or "priority"')
         if self.latency_target is not None and self.policy != "slack":

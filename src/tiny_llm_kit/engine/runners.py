@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ def packed_runner(
     model: Any,
     num_blocks: int,
     block_size: int,
+    kv_cache_dtype: str = "auto",
     async_scheduling: bool = False,
     **options: Any,
 ) -> PackedRunner:
@@ -54,6 +56,7 @@ def packed_runner(
         serving: the policy of the solution.
         model: `Qwen3ModelWeek3` of this port.
         block_size: tokens per block.
+        kv_cache_dtype: see `EngineOptions`.
         async_scheduling: whether the next step is planned while this one computes.
     """
     candidates = CandidateFilter(solution.sampler, backend_module) if device == "cpu" else None
@@ -62,7 +65,7 @@ def packed_runner(
         "sampled": serving.Sampled,
         "inputs_of": serving.inputs_of,
         "arrays_of": serving.PackedInputs.of,
-        "create_kv_pools": solution.create_kv_pools,
+        "create_kv_pools": partial(solution.create_kv_pools, kv_cache_dtype=kv_cache_dtype),
         "pad_inputs": serving.pad_inputs,
         **options,
     }

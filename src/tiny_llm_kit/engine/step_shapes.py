@@ -56,7 +56,8 @@ class StepShapes:
             network: `Qwen3ModelWeek3`, or a rank's part of it.
             ranks: the others, which this rank's runner announces its batches to.
         """
-        capture: dict[str, Any] = {"async_scheduling": self.options.async_scheduling}
+        names = "kv_cache_dtype", "async_scheduling"
+        capture: dict[str, Any] = {name: getattr(self.options, name) for name in names}
         if self.is_compiled:
             keep_compiled(self.port)
             where = self.port.device, FREE_SHAPES if self.buckets is None else self.num_shapes

@@ -8,8 +8,11 @@ requests carries queries to pages and results back. Shapes depend on the number 
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+
+from tiny_llm_given.torch.quantized_pages import QuantizedPages
 
 from ..serving.blocks.flat_blocks import flat_blocks
 from .flash_attention import Statistics, finish_attention, fused_statistics
@@ -212,6 +215,7 @@ def paged_attention(
     mask: str | None = None,
     *,
     window: int | None = None,
+    scales: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Attention of the last L tokens of each of B requests over all their tokens, which are in pages. Given.
 
@@ -224,6 +228,7 @@ def paged_attention(
         scale: 1/√D when None.
         mask: "causal", or None: every query sees all tokens of its request.
         window: how many tokens a query sees, itself included; None is all. It goes with "causal".
+        scales: of pages in int8, (num_blocks + 1, page_size, Hkv) bf16 for keys and for values, see `QuantizedPages`.
 
     Returns:
         (B, H, L, D) in query's type.
@@ -233,13 +238,17 @@ def paged_attention(
             "causal" for L > 1, or a table that is too short for its context.
     """
     _check(key_pages, page_size, query.shape[2], mask, window)
+    keys: Any = key_pages
+    values: Any = value_pages
+    if scales is not None:
+        keys, values = map(QuantizedPages, (keys, values), scales, (query.dtype, query.dtype))
     B, H, L, D = query.shape
     first = None if window is None else [max(n - L + 1 - window, 0) for n in context_lens]
     pad_block = key_pages.shape[0] - 1
     blocks = flat_blocks(block_table, context_lens, page_size, pad_block=pad_block, first_seen=first)
     block_list, groups, usage, starts, firsts = (torch.tensor(part, device=query.device) for part in blocks)
     tokens = query.transpose(1, 2).reshape(B * L, H, D)
-    pages = (key_pages, value_pages, block_list)
+    pages = (keys, values, block_list)
     if L == 1:
         slots = block_mask(usage, page_size, starts)
         statistics = paged_decode_statistics(tokens, *pages, groups, slots, scale)

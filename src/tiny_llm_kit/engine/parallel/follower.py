@@ -82,7 +82,8 @@ def runner_of(port: Port, network: Network, job: Job, num_blocks: int, is_profil
     """A runner with the shapes and pools of rank 0's, compiled if that is."""
     options = job.options
     if is_profiled:
-        return port.packed_runner(network, num_blocks, options.block_size)
+        kept = {"kv_cache_dtype": options.kv_cache_dtype}
+        return port.packed_runner(network, num_blocks, options.block_size, **kept)
     limits = EngineLimits.of(options, port.serving, network.config)
     return StepShapes(port, port.serving, options, limits, num_blocks).new_runner(network)
 

@@ -28,7 +28,8 @@ def measured_num_blocks(
     """
     port.backend_module.release_memory(port.device)
     size, longest = options.block_size, limits.max_model_len
-    block_bytes = size * kv_bytes_per_token(network.config, port.float_dtype, len(network.layers))
+    kinds = port.float_dtype, len(network.layers), options.kv_cache_dtype
+    block_bytes = size * kv_bytes_per_token(network.config, *kinds)
     if port.device == "cpu":
         block_bytes *= ranks.size  # all pools are in the RAM of this machine
     if options.num_blocks is not None:
@@ -38,7 +39,7 @@ def measured_num_blocks(
     def peak_bytes() -> int:
         if ranks.size > 1:
             ranks.make_pools(1, is_profiled=True)
-        runner = port.packed_runner(network, 1, size, ranks=ranks)
+        runner = port.packed_runner(network, 1, size, ranks=ranks, kv_cache_dtype=options.kv_cache_dtype)
         batch = profiling_batch(names, limits.max_num_batched_tokens, options.max_num_seqs, longest, size)
 
         def run() -> Array:

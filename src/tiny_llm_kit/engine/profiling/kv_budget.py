@@ -10,17 +10,17 @@ from ..machine import free_ram
 # On a CPU the pool shares RAM with the weights, the activations and other programs: it takes a quarter of the free RAM.
 CPU_SHARE = 0.25
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+SCALE_BYTES = 2  # of a row in int8
 
 
-def kv_bytes_per_token(config: ModelShape, dtype: str, num_layers: int | None = None) -> int:
-    """Bytes of keys and values per token, in all layers or in so many."""
-    return (
-        2
-        * (num_layers or config.num_hidden_layers)
-        * config.num_key_value_heads
-        * config.head_dim
-        * BYTES[dtype]
-    )
+def kv_bytes_per_token(
+    config: ModelShape, dtype: str, num_layers: int | None = None, kv_cache_dtype: str = "auto"
+) -> int:
+    """Bytes of keys and values per token, in all layers or in so many; see `EngineOptions` for `kv_cache_dtype`."""
+    rows = 2 * (num_layers or config.num_hidden_layers) * config.num_key_value_heads
+    if kv_cache_dtype == "auto":
+        return rows * config.head_dim * BYTES[dtype]
+    return rows * (config.head_dim + (SCALE_BYTES if kv_cache_dtype == "int8" else 0))
 
 
 def blocks_that_fit(

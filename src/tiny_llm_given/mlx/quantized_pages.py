@@ -1,0 +1,72 @@
+"""Pages in eight bits: how a pool keeps keys and values, and how attention reads them."""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+MOST = 127  # of int8; -128 is not used, so that a number and its opposite are kept alike
+LARGEST_FP8 = 448.0  # in e4m3
+
+
+def quantize_rows(x: mx.array) -> tuple[mx.array, mx.array]:
+    """Rows in int8: the largest number of each becomes 127 or -127.
+
+    Args:
+        x: (..., D).
+
+    Returns:
+        codes: (..., D) int8.
+        scales: (...) bf16, so that codes · scales is nearly x. Codes are made for the rounded scale.
+    """
+    x = x.astype(mx.float32)
+    scales = (mx.abs(x).max(axis=-1) / MOST).astype(mx.bfloat16)
+    by = mx.where(scales > 0, scales.astype(mx.float32), 1)[..., None]  # of zeros alone the scale is 0
+    return mx.clip(mx.round(x / by), -MOST, MOST).astype(mx.int8), scales
+
+
+def to_fp8(x: mx.array) -> mx.array:
+    """Numbers in e4m3, as bytes: what is too large becomes the largest number."""
+    return mx.to_fp8(mx.clip(x, -LARGEST_FP8, LARGEST_FP8))
+
+
+@dataclass(frozen=True)
+class QuantizedPages:
+    """Pages that are kept in eight bits, and read as if they held numbers of the model's type.
+
+    They have what attention asks of an array of pages: its shape, and some of its pages.
+
+    Args:
+        codes: (..., Hkv, D), int8, or e4m3 as uint8.
+        scales: (..., Hkv) bf16, of int8; None for e4m3.
+        dtype: of what is read.
+    """
+
+    codes: mx.array
+    scales: mx.array | None
+    dtype: mx.Dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.codes.shape
+
+    @property
+    def arrays(self) -> tuple[mx.array, ...]:
+        """Codes, and scales if there are any."""
+        return (self.codes,) if self.scales is None else (self.codes, self.scales)
+
+    def __getitem__(self, index: mx.array) -> mx.array:
+        """Some pages as numbers."""
+        scales = None if self.scales is None else self.scales[index]
+        return QuantizedPages(self.codes[index], scales, self.dtype).numbers()
+
+    def rows(self, index: mx.array) -> mx.array:
+        """(..., D): rows as numbers, of all slots and heads in their order."""
+        scales = None if self.scales is None else self.scales.reshape(-1)[index]
+        codes = mx.take(self.codes.reshape(-1, self.shape[-1]), index, axis=0)
+        return QuantizedPages(codes, scales, self.dtype).numbers()
+
+    def numbers(self) -> mx.array:
+        """All of it, in the model's type."""
+        if self.scales is None:
+            return mx.from_fp8(self.codes, self.dtype)
+        return (self.codes.astype(mx.float32) * self.scales.astype(mx.float32)[..., None]).astype(self.dtype)
