@@ -18,6 +18,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "uncached": {"enable_prefix_caching": False},
     "undrafted": {"speculative_config": None},
     "synchronous": {"async_scheduling": False},
+    "plain-kv": {"kv_cache_dtype": "auto"},
     "single": {"tensor_parallel_size": 1, "pipeline_parallel_size": 1},
 }
 

@@ -121,7 +121,8 @@ def engines(plan: LatencyPlan, port: Port) -> dict[str, Caller]:
         found[f"{OURS} {plan.quantization}"] = _week2(plan, port, QuantizedCheckpoint(checkpoint, quantizer))
     if plan.enforce_eager is not None:
         name = f"{OURS} packed" if plan.enforce_eager else f"{OURS} compiled"
-        found[name] = Week3Calls(port, checkpoint, plan.enforce_eager, max(plan.batch_size), plan.longest + 1)
+        network = port.Qwen3ModelWeek3(checkpoint, attention="device")
+        found[name] = Week3Calls(port, network, plan.enforce_eager, max(plan.batch_size), plan.longest + 1)
     for name in plan.compare:
         found |= module_of(name, port).callers(checkpoint)
     return found

@@ -61,13 +61,13 @@ def _release(caches: Iterable[Any]) -> None:
 
 
 class Week3Calls:
-    """The packed model of Week 3's engine, as it is written or compiled, for batches of at most this size."""
+    """A packed model with Week 3's engine, as it is written or compiled, for batches of at most this size."""
 
-    def __init__(self, port: Port, checkpoint: Any, is_eager: bool, rows: int, tokens: int):
+    def __init__(self, port: Port, network: Any, is_eager: bool, rows: int, tokens: int, **options: Any):
         self.blocks = -(-tokens // BLOCK)
         self.engine = LLM.of(
             port,
-            port.Qwen3ModelWeek3(checkpoint, attention="device"),
+            network,
             EndlessTokenizer(),
             enforce_eager=is_eager,
             max_num_seqs=rows,
@@ -75,6 +75,7 @@ class Week3Calls:
             max_num_batched_tokens=max(rows, tokens),
             block_size=BLOCK,
             num_blocks=rows * self.blocks,
+            **options,
         ).engine
 
     def prefill(self, tokens: Sequence[int]) -> None:

@@ -44,16 +44,19 @@ REFERENCE = "float32"
 
 
 class Way(NamedTuple):
-    """A way to run the model: the type of its activations, bits of the layers' weights (None: plain), rounding."""
+    """A way to run the model: type of activations, bits of the layers' weights (None: plain), rounding, pages."""
 
     dtype: str
     bits: int | None = None
     activations: str | None = None
+    kv_cache_dtype: str = "auto"
 
 
 WAYS = {
     REFERENCE: Way("float32"),
     "bf16": Way("bfloat16"),
+    "kv-int8": Way("float32", kv_cache_dtype="int8"),
+    "kv-fp8": Way("float32", kv_cache_dtype="fp8_e4m3"),
     "4bit": Way("float32", 4, "float"),
     "4bit-auto": Way("auto", 4, "float"),
     "4bit-int16": Way("float32", 4, "int16"),
@@ -173,6 +176,7 @@ def read(
         "max_model_len": plan.window,
         "num_blocks": -(-plan.window // BLOCK),
         "block_size": BLOCK,
+        "kv_cache_dtype": way.kv_cache_dtype,
     }
     with LLM.of(port, network, EndlessTokenizer(), max_num_seqs=1, enforce_eager=True, **options) as llm:
         port.backend_module.set_threads(plan.threads)

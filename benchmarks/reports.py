@@ -9,6 +9,7 @@ from tiny_llm_lab.studies import study
 
 from . import (
     chunked_prefill_report,
+    kv_pages_report,
     latency_report,
     quality_report,
     real_model,
@@ -27,6 +28,7 @@ SHOW: dict[str, Callable[[Console, Mapping[str, Any]], None]] = {
     "real-model": real_model.show,
     "serve": serving_report.show,
     "quality": quality_report.show,
+    "kv": kv_pages_report.show,
     "scheduler": scheduler_report.show,
     "lab": study.show,
 }

@@ -150,9 +150,9 @@ def _attend(
     attention: Any, query: Array, keys: Array, values: Array, texts: list, scale: float, dtype: str
 ) -> Array:
     out = guarded(stored(np.full(query.shape, np.nan), dtype))
-    query, keys, values = (of_numpy(guarded(stored(array, dtype)), dtype) for array in (query, keys, values))
+    read = [of_numpy(guarded(stored(array, dtype)), dtype) for array in (query, keys, values)]
     lists = [of_numpy(guarded(np.array(each, np.int64))) for each in listed(texts)]
-    attention.attend(query, KeptArray(keys), KeptArray(values), of_numpy(out, dtype), *lists, scale)
+    attention.attend(read[0], *map(KeptArray, read[1:]), of_numpy(out, dtype), *lists, scale)
     assert_untouched("out", out)
     return numbers(out)
 

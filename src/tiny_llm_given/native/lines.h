@@ -141,6 +141,34 @@ static inline float sum_of(const Line& line) {
   return sums[0];
 }
 
+// Eight numbers with the sum of a line, the first step to the sums of many lines.
+typedef float Eight __attribute__((vector_size(32)));
+typedef int32_t Places __attribute__((vector_size(32)));
+
+static inline Eight folded(const Line& line) {
+  Eight halves[2];
+  memcpy(halves, &line, sizeof halves);
+  return halves[0] + halves[1];
+}
+
+// Sums of neighbours: of a in the lower half of each four, and of b in the upper one.
+static inline Eight neighbours(const Eight& a, const Eight& b) {
+  return __builtin_shuffle(a, b, Places{0, 2, 8, 10, 4, 6, 12, 14}) + __builtin_shuffle(a, b, Places{1, 3, 9, 11, 5, 7, 13, 15});
+}
+
+// The sums of 16 lines that are folded. One by one, they would take longer than the products before them.
+static inline Line sums_of(const Eight* lines) {
+  Eight sums[2];
+  for (int i = 0; i < 2; i++, lines += 8) {
+    const Eight a = neighbours(neighbours(lines[0], lines[1]), neighbours(lines[2], lines[3]));
+    const Eight b = neighbours(neighbours(lines[4], lines[5]), neighbours(lines[6], lines[7]));
+    sums[i] = __builtin_shuffle(a, b, Places{0, 1, 2, 3, 8, 9, 10, 11}) + __builtin_shuffle(a, b, Places{4, 5, 6, 7, 12, 13, 14, 15});
+  }
+  Line line;
+  memcpy(&line, sums, sizeof line);
+  return line;
+}
+
 static inline int32_t sum_of(const IntLine& line) {
   uint32_t sum = 0;
   for (int i = 0; i < LINE; i++) sum += uint32_t(line.part[i / WIDTH][i % WIDTH]);

@@ -52,21 +52,25 @@ static void begin(const Decodes<Number>& d, const Number* query, State& state) {
 // GIVEN: how keys are read is the product of Tasks 1 and 2 again.
 template <int Q, typename Number>
 static void score(const Decodes<Number>& d, int64_t kv_head, Tokens tokens, const State& state, int q, Line* scores) {
-  float found[Q][LINE];
+  Eight dots[Q][LINE];
+  float scales[LINE];
   for (int t = 0; t < LINE; t++) {
-    const auto* key = d.keys.at(d.place(tokens.slot + t, kv_head));
-    Line dots[Q];
-    for (int i = 0; i < Q; i++) dots[i] = line_of(t < tokens.count ? 0 : -INFINITY);
+    const int64_t row = d.place(tokens.slot + t, kv_head);
+    const auto* key = d.keys.at(row);
+    Line sums[Q] = {};
     for (int at = 0; at < d.lines() && t < tokens.count; at++) {
       const Line some = load(key + at * LINE);
       // Of one head, a token is a few lines of the cache: too few for the processor to foresee the next ones.
       __builtin_prefetch(key + d.kv_heads * d.size * LINE + at * LINE);
-      for (int i = 0; i < Q; i++) dots[i] = multiply_add(some, state.query[q + i][at], dots[i]);
+      for (int i = 0; i < Q; i++) sums[i] = multiply_add(some, state.query[q + i][at], sums[i]);
     }
-    const float scale = t < tokens.count ? d.keys.scale(d.place(tokens.slot + t, kv_head)) : 1;
-    for (int i = 0; i < Q; i++) found[i][t] = sum_of(dots[i]) * scale;
+    for (int i = 0; i < Q; i++) dots[i][t] = folded(sums[i]);
+    scales[t] = t < tokens.count ? d.keys.scale(row) : 0;
   }
-  for (int i = 0; i < Q; i++) scores[i] = load(found[i]);
+  for (int i = 0; i < Q; i++) {
+    scores[i] = times(sums_of(dots[i]), load(scales));
+    for (int t = tokens.count; t < LINE; t++) scores[i].part[t / WIDTH][t % WIDTH] = -INFINITY;
+  }
 }
 
 // Adds the values of some tokens to the sums of Q queries, each with its weight.
@@ -84,7 +88,7 @@ static void add_values(const Decodes<Number>& d, int64_t kv_head, Tokens tokens,
       const auto* value_at = d.values.at(d.place(tokens.slot + t, kv_head)) + at * LINE;
       const Line value = load(value_at);
       __builtin_prefetch(value_at + d.kv_heads * d.size * LINE);
-      for (int i = 0; i < Q; i++) sums[i] = multiply_add(value, line_of(some[i][t]), sums[i]);
+      for (int i = 0; i < Q; i++) sums[i] = multiply_add(value, line_at(&some[i][t]), sums[i]);
     }
     for (int i = 0; i < Q; i++) state.sum[q + i][at] = sums[i];
   }
@@ -116,7 +120,7 @@ template <int Q, typename Number>
 static int attend_queries(const Decodes<Number>& d, int64_t kv_head, Tokens tokens, State& state, int q) {
   int task = 0;
   for (; q + Q <= d.queries(); q += Q) task = blank(task, attend_tokens<Q>(d, kv_head, tokens, state, q));
-  if constexpr (Q > 1) task = blank(task, attend_queries<Q / 2>(d, kv_head, tokens, state, q));
+  if constexpr (Q > 1) task = blank(task, attend_queries<Q - 1>(d, kv_head, tokens, state, q));
   return task;
 }
 

@@ -1,0 +1,100 @@
+"""`pdm run bench-kv`: decode steps of one model over keys and values kept in each way, at several lengths.
+
+What the pages hold does not change the time of a step, so contexts of thousands of tokens need no prompt.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from tiny_llm_kit.course.address import Day
+from tiny_llm_kit.course.capabilities import ends_at_a_blank
+from tiny_llm_kit.engine.arguments import DTYPES, model_argument
+from tiny_llm_kit.engine.engine_options import KV_CACHE_DTYPES
+from tiny_llm_kit.engine.loading import Loading, load_network
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.profiling.kv_budget import kv_bytes_per_token
+from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
+from tiny_llm_kit.engine.weights.random_weights import SHAPES, RandomCheckpoint, shape
+from tiny_llm_kit.terminal import command
+from tiny_llm_kit.trace.provenance import provenance
+from tiny_llm_kit.trace.samples import interleave
+
+from .command import RunProgress, carry_out, port_of
+from .model_calls import Week3Calls
+from .options import bench_parser, check_context, count, counts, option, plain, plan_of
+
+
+@dataclass(frozen=True)
+class KvPlan:
+    """Options of the command."""
+
+    model: str = option("smollm2", "a shipped name, a folder or a file", type=model_argument)
+    config: str | None = option(
+        None, "instead of --model: a shape with random weights", choices=sorted(SHAPES)
+    )
+    layers: int | None = count(None, "with random weights: fewer layers than the shape has")
+    dtype: str = option("auto", choices=DTYPES)
+    kv_cache_dtype: tuple[str, ...] = option(
+        KV_CACHE_DTYPES, "ways to keep keys and values", choices=KV_CACHE_DTYPES, nargs="+"
+    )
+    batch_size: tuple[int, ...] = counts((1, 16), "requests of a step")
+    input_len: tuple[int, ...] = counts((128, 1024, 4096, 8000), "tokens that each has before a step")
+    output_len: int = count(8, "steps of one sample")
+    threads: int = count(os.cpu_count() or 1)
+    rounds: int = count(5, "samples of each way, taken in turns")
+
+
+def network_of(plan: KvPlan, port: Port) -> Any:
+    """The model that is asked for; the pages of all ways are read by the same weights."""
+    if plan.config is None:
+        loading = Loading(rounds_activations=activation_choice(port, None))
+        return load_network(port, plan.model, "week3", loading)[0]
+    where = port.backend_module, port.float_dtype, port.device
+    return port.Qwen3ModelWeek3(RandomCheckpoint(shape(plan.config, plan.layers), *where), attention="device")
+
+
+def measure(plan: KvPlan, port: Port, report: RunProgress) -> dict[str, Any]:
+    """Time every case, the ways to keep pages in turns.
+
+    Raises:
+        ValueError: a request is longer than what the model reads.
+    """
+    before, network = provenance(port.device), network_of(plan, port)
+    longest, rows = max(plan.input_len) + plan.output_len, max(plan.batch_size)
+    check_context(longest, network.config.max_position_embeddings)
+    kinds = {
+        kind: Week3Calls(port, network, True, rows, longest, kv_cache_dtype=kind)
+        for kind in plan.kv_cache_dtype
+    }
+    port.backend_module.set_threads(plan.threads)
+    cases = []
+    for size in plan.batch_size:
+        for context in plan.input_len:
+            report(f"{size} × {context:,}", len(plan.batch_size) * len(plan.input_len))
+            for calls in kinds.values():
+                calls.fill(size, context, plan.output_len)
+            taken = interleave({kind: calls.decode for kind, calls in kinds.items()}, plan.rounds)
+            seconds = {kind: [each / plan.output_len for each in of_kind] for kind, of_kind in taken.items()}
+            cases.append({"rows": size, "context": context, "seconds": seconds})
+    what = network.config, port.float_dtype, len(network.layers)
+    return {
+        "kind": "kv",
+        "backend": port.name,
+        "plan": plain(plan) | {"dtype": port.float_dtype},
+        "provenance": before,
+        "token_bytes": {kind: kv_bytes_per_token(*what, kind) for kind in kinds},
+        "cases": cases,
+    }
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    options = bench_parser("kv", __doc__, KvPlan).parse_args(argv)
+    plan = plan_of(KvPlan, options)
+    with ends_at_a_blank(needs=Day(3, 3)):
+        carry_out("kv", options, argv, lambda report: measure(plan, port_of(options), report))
+
+
+if __name__ == "__main__":
+    main()
