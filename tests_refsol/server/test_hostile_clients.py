@@ -4,6 +4,7 @@ One server for all of them: few connections, short deadlines.
 """
 
 import asyncio
+import http.client
 import itertools
 import json
 import logging
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from fastapi import Request
+from openai._constants import DEFAULT_CONNECTION_LIMITS
 from pydantic import ValidationError
 
 from tiny_llm_kit.engine.backends.installation import installed_backends
@@ -229,6 +231,26 @@ def test_headers_have_a_deadline(server, monkeypatch, sent):
     monkeypatch.setattr(draining_server, "HEADER_SECONDS", 0.1)
     with dialled(server, sent) as slow:
         assert is_closed(slow)
+
+
+def test_a_connection_is_kept_for_longer_than_its_client_would_use_it(server, monkeypatch):
+    """A request that arrives while its connection is closed is lost: the client reads a reset."""
+    assert 2 * DEFAULT_CONNECTION_LIMITS.keepalive_expiry < draining_server.KEEP_ALIVE_SECONDS
+    sent, connections = request_bytes("/tokenize", {"prompt": "a"}), server.server.server_state.connections
+    with dialled(server, sent[:-1]) as kept, dialled(server, sent[:-1]) as other:
+        until(lambda: sum(not each.is_idle for each in list(connections)) == 2)
+        monkeypatch.setattr(draining_server, "HEADER_SECONDS", 0.0)  # it is for requests that have begun
+        for each, rest in ((kept, sent[-1:]), (other, sent[-1:]), (kept, sent)):
+            each.sendall(rest)
+            assert status_on(each) == 200
+
+
+def status_on(connection) -> int:
+    """Read the next answer whole; its status."""
+    answer = http.client.HTTPResponse(connection)
+    answer.begin()
+    answer.read()
+    return answer.status
 
 
 def test_a_body_has_a_deadline_as_a_whole(monkeypatch):

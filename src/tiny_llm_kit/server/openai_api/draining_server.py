@@ -37,6 +37,7 @@ class LimitedConnection(H11Protocol):
     """
 
     _deadline: asyncio.TimerHandle | None = None
+    _idle_since: float
 
     @property
     def is_idle(self) -> bool:
@@ -45,6 +46,7 @@ class LimitedConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._idle_since = self.loop.time()
         self._set_deadline()
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
             self._make_room()
@@ -54,8 +56,10 @@ class LimitedConnection(H11Protocol):
         self._set_deadline()
 
     def on_response_complete(self) -> None:
+        self._idle_since = self.loop.time()
         super().on_response_complete()
-        self._set_deadline()
+        if self.conn.trailing_data[0]:  # another request has begun; else uvicorn's own limit holds
+            self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_deadline()
@@ -97,11 +101,9 @@ class LimitedConnection(H11Protocol):
     def _make_room(self) -> None:
         """Close the connection that has been idle for longest."""
         others = cast("set[LimitedConnection]", self.connections - {self})
-        ends = {each._deadline.when(): each for each in others if each._deadline is not None}
-        if ends:
-            longest = ends[min(ends)]
-            longest._cancel_deadline()
-            longest.transport.abort()
+        idle = [each for each in others if each.is_idle and not each.transport.is_closing()]
+        if idle:
+            min(idle, key=lambda each: each._idle_since).transport.abort()
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ class OncePerMinute(logging.Filter):
 
 
 LOGGERS = ("asyncio", "uvicorn.error")  # what clients can make them write is written once
-KEEP_ALIVE_SECONDS = 5
+KEEP_ALIVE_SECONDS = 75  # longer than clients and proxies: a request that meets our closing is lost
 LAST_SECONDS = 3  # for clients that still read when the engine has stopped
 
 
