@@ -1,0 +1,62 @@
+"""An engine whose pages are kept in eight bits: how steps are planned changes no answer."""
+
+import pytest
+
+from tiny_llm_kit.engine.engine_options import EngineOptions
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.loading import load_network
+from tiny_llm_kit.repo import MODELS
+from tiny_llm_ref import SamplingParams
+
+CHATS = [
+    [{"role": "user", "content": text}]
+    for text in ("What is chunked prefill?", "What is a KV cache?", "Who are you?")
+]
+ROOMY = {"num_blocks": 60, "block_size": 8, "max_num_batched_tokens": 64, "max_model_len": 80}
+WAYS = {
+    "few blocks": {"num_blocks": 11, "max_num_batched_tokens": 16, "bucketing_strategy": "linear"},
+    "short chunks": {"max_num_batched_tokens": 5, "max_num_seqs": 3, "enable_prefix_caching": False},
+    "drafts": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
+    "ahead": {"async_scheduling": True},
+}
+
+
+@pytest.fixture(scope="module")
+def whole(b):
+    return load_network(b, MODELS / "tiny-qwen3", "week3")
+
+
+@pytest.mark.parametrize(("kind", "ways"), [("int8", WAYS), ("fp8", ["few blocks"])])
+def test_answers_are_those_of_a_roomy_engine(b, whole, kind, ways):
+    def answers(**options):
+        with LLM.of(b, *whole, **ROOMY | options, kv_cache_dtype=kind) as llm:
+            first, again = (llm.chat(CHATS, SamplingParams(max_tokens=24), use_tqdm=False) for _ in range(2))
+            assert llm.engine.allocator.num_free == llm.engine.allocator.num_blocks
+        preemptions = sum(output.metrics.num_preemptions for output in again)
+        return [[o.outputs[0].token_ids for o in each] for each in (first, again)], preemptions
+
+    [expected, with_prefixes], _ = answers()
+    assert with_prefixes == expected
+    for name in ways:
+        found, preemptions = answers(**WAYS[name])
+        assert found == [expected, expected], name
+        assert bool(preemptions) == (name == "few blocks")
+
+
+def test_names_are_those_of_vllm():
+    assert EngineOptions(kv_cache_dtype="fp8").kv_cache_dtype == "fp8_e4m3"
+    with pytest.raises(ValueError, match="kv_cache_dtype is 'int4': give one of auto, int8, fp8_e4m3"):
+        EngineOptions(kv_cache_dtype="int4")
+
+
+def test_a_pool_in_eight_bits_has_more_blocks_in_the_same_memory(b, whole, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "tiny_llm_kit.engine.profiling.engine_profiling.check_pool", lambda *given: asked.append(given[-1])
+    )
+    for kind in ("auto", "int8", "fp8"):
+        LLM.of(b, *whole, **ROOMY, kv_cache_dtype=kind).close()
+    plain, int8, fp8 = asked
+    itemsize = 4 if b.float_dtype == "float32" else 2
+    size = whole[0].config.head_dim
+    assert (int8 / plain, fp8 / plain) == ((size + 2) / (itemsize * size), 1 / itemsize)
