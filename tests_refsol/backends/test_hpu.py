@@ -310,7 +310,7 @@ def test_an_operator_that_fails_is_named_and_the_others_are_checked(monkeypatch)
     monkeypatch.setattr(hpu_self_check, "convert_from_uint4", fails)
     errors = dict(hpu_self_check.self_check("cpu"))
     assert errors.pop("uint4") == "RuntimeError: no kernel for convert_from_uint4"
-    assert len(errors) == 7 and set(errors.values()) == {0.0}
+    assert len(errors) == 8 and set(errors.values()) == {0.0}
 
 
 @pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])

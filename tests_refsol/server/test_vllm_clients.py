@@ -453,4 +453,4 @@ def test_metrics_of_whole_requests_have_vllms_names(server):
     assert grown("request_time_per_output_token_seconds_sum") == pytest.approx(gaps / 4)
     [config] = [name for name in after if name.startswith("vllm:cache_config_info")]
     assert after[config] == 1 and 'block_size="16"' in config and 'num_gpu_blocks="64"' in config
-    assert 'enable_prefix_caching="True"' in config
+    assert 'enable_prefix_caching="True"' in config and 'cache_dtype="auto"' in config

@@ -8,6 +8,7 @@ import torch
 from .hpu import apply_rope, compile_static, detect, fused_attention, fused_statistics, rms_norm
 from .hpu_mixture import mixture_of_experts
 from .hpu_quantized import convert_from_uint4, uint4_parts
+from .quantized_pages import QuantizedPages, to_fp8
 
 
 def self_check(device: str = "hpu") -> list[tuple[str, float | str]]:
@@ -51,6 +52,9 @@ def _self_check_cases() -> list[tuple[str, Callable, list[torch.Tensor]]]:
         o, m, l = fused_statistics(q, k, v, 128**-0.5, bias)
         return torch.cat([o / l[..., None], (m + l.log())[..., None]], dim=-1)
 
+    def in_e4m3(x: torch.Tensor) -> torch.Tensor:
+        return QuantizedPages(to_fp8(x), None, x.dtype).numbers()
+
     numbers, scales = torch.arange(64 * 128).reshape(128, 64).fmod(16).int(), normal(128, 2).abs()
     words, *table = uint4_parts(numbers, scales, torch.full((128, 2), 7, dtype=torch.int32))
     return [
@@ -61,6 +65,7 @@ def _self_check_cases() -> list[tuple[str, Callable, list[torch.Tensor]]]:
         ("causal attention with a past", attend, [query, key, value, past]),
         ("decode statistics", statistics, [query[:, :, :1], key, value, past[:1].float()]),
         ("mixture", mixture_of_experts, _mixture_inputs(normal)),
+        ("keys in e4m3", in_e4m3, [normal(5, 2, 128)]),
         ("uint4", partial(convert_from_uint4, dtype=torch.bfloat16), [words, *table]),
     ]
 

@@ -1,4 +1,4 @@
-"""The screen of Day 3.2: a pool and its flat list, the bytes that a decode step gathers, poison, and fewer bits."""
+"""The screen of Day 3.2: a pool and its flat list, the bytes that a decode step gathers, and poison."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +9,6 @@ from rich.console import Console
 from ...engine.port import Port
 from ...solution_types import Array
 from ..grading.pages import Pages, decode64, random_pages
-from .kv_in_few_bits import GROUP, keep_in_few_bits
-from .shared import MODEL
 
 DRAWN, DRAWN_PAGE, DRAWN_BLOCKS, COUNT = (5, 9, 4), 4, 10, 8
 NAMES, FREE, PAD = "ABC", "·", "-"
@@ -22,7 +20,7 @@ BATCHES = {
 }
 MIB = 2**20
 SHOWN_ON = "torch"
-MEASURED = (r"(mlx|torch) on \w+", r" *\d+\.\d MiB at the peak", r" *\d+\.\d{3} at most")
+MEASURED = (r"(mlx|torch) on \w+", r" *\d+\.\d MiB at the peak")
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,6 @@ def show(b: Port, console: Console) -> None:
     for title, lengths in BATCHES.items():
         _gathered(b, serving, console, title, lengths)
     _poison(b, serving, console, pages)
-    _few_bits(b, console)
 
 
 def _flat(serving, pages: Pages, count: int | None = None):
@@ -124,17 +121,3 @@ def _poison(b: Port, serving, console: Console, pages: Pages) -> None:
     console.print("\nNaN in the pad page and in every free slot of the pool above:")
     differ = f"outputs that differ from dense attention: {wrong or 'none'}"
     console.print(f"  outputs with NaN: {ruined or 'none'}      {differ}")
-
-
-def _few_bits(b: Port, console: Console) -> None:
-    """Print the cost of idle keys and values in fewer bits, measured with the shipped model."""
-    console.print(f"\n{MODEL}: a cache in few bits, {GROUP} numbers with a scale and a bias; then one")
-    console.print("token more. The largest difference of its logits from those of a float32 cache:\n")
-    header = f"{'bits':>6}{'scale':>10}{'bytes per token':>18}{'difference':>20}{'same best token':>19}"
-    console.print(header, style="bold")
-    for kept in keep_in_few_bits(b):
-        scale = f"{kept.scale_bits} bits" if kept.scale_bits else "none"
-        console.print(
-            f"{kept.bits:>6}{scale:>10}{kept.token_bytes:>18,}{kept.error:>13.3f} at most"
-            f"{kept.same:>13} of {kept.prompts}"
-        )

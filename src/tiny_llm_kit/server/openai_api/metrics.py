@@ -167,7 +167,8 @@ class EngineMetrics:
             self._gauge(name, about, value)
         self._registry.register(DraftCounters(engine, self._label))
         options = {name: str(getattr(engine.options, name)) for name in CACHE_OPTIONS}
-        cache = {"num_gpu_blocks": str(engine.allocator.num_blocks), **options}
+        numbers = {"num_gpu_blocks": str(engine.allocator.num_blocks)}
+        cache = {**numbers, "cache_dtype": engine.options.kv_cache_dtype, **options}
         name, about = "vllm:cache_config_info", "options of the KV cache, as labels"
         Gauge(name, about, [*cache], registry=self._registry).labels(**cache).set(1)
 
