@@ -242,7 +242,7 @@ async def ask(api: AsyncOpenAI, visit: Visit, seen: Seen) -> float | None:
         return min(float(refused.response.headers["retry-after"]), REST)
     except APIError as error:
         if INTERNAL not in str(error):
-            raise SoakError(f"after {seen.text!r}: {error!r}") from None
+            raise SoakError(f"after {seen.text!r}: {error!r}, {error.__cause__!r}") from None
         seen.reason = FAILED
     except OpenAIError as error:
         raise SoakError(f"after {seen.text!r}: {error!r}") from None

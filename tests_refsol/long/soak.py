@@ -29,7 +29,7 @@ POLICIES = ("hybrid", "separate")
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="pdm run soak", description=__doc__)
     add = top.add_argument
-    add("--minutes", type=positive_number, default=20.0, help="of all cases together; default: 20")
+    add("--minutes", type=positive_number, default=20.0, help="of the engine's cases together; default: 20")
     add("--backend", choices=["all", *BACKENDS], help="default: all")
     add("--device", default="auto", choices=DEVICES)
     add("--seed", type=whole_number(0), default=0, help="of the requests")
