@@ -7,12 +7,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from compileall import compile_dir
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 import pytest
 
 from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.repo import ROOT, command_modules
+from tiny_llm_kit.repo import MODELS, ROOT, command_modules
 
 from .order import place_in_a_run
 
@@ -55,6 +57,19 @@ def pytest_terminal_summary(terminalreporter) -> None:
             terminalreporter.write_line(
                 f"not tested on this machine (the {port} port is missing): {path.name}"
             )
+
+
+@pytest.fixture(scope="session")
+def two_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two of the shipped model's four layers: a step takes half as long.
+
+    What it answers means nothing. It is for tests that compare answers with answers, or prescribe them.
+    """
+    folder = shutil.copytree(MODELS / "tiny-qwen3", tmp_path_factory.mktemp("model") / "two-layers")
+    config = folder / "config.json"
+    shape = json.loads(config.read_text(encoding="utf-8")) | {"num_hidden_layers": 2}
+    config.write_text(json.dumps(shape), encoding="utf-8")
+    return folder
 
 
 class Forks:
@@ -126,9 +141,9 @@ class Clone:
         return self.forks.run(module, *arguments, folder=self.root, **environment)
 
     def start_over(self) -> None:
-        """As it was at first. What was compiled of the kit stays, which no test changes."""
+        """As it was at first, but what was compiled stays."""
         self.git("reset", "-q", "--hard", "start")
-        self.git("clean", "-fdxq", "-e", "tiny_llm_kit")
+        self.git("clean", "-fdxq", "--exclude=__pycache__")
 
 
 @pytest.fixture(scope="session")
@@ -141,6 +156,8 @@ def committed(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Clone:
     for name in ("pyproject.toml", ".gitignore"):
         shutil.copy(ROOT / name, root / name)
     made = Clone(root, forks)
+    # Tests write the learner's files twice within a second, the precision of a time: these are known by their text.
+    compile_dir(made.learner, quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
     made.git("init", "-q", "-b", "main")
     made.git("add", "-A")
     made.git("commit", "-q", "-m", "start")

@@ -40,10 +40,10 @@ SIX = SamplingParams(max_tokens=6)
 
 
 @pytest.fixture(scope="module", params=installed_backends())
-def loaded(request):
-    """The shipped model on one port: (port, network, tokenizer)."""
+def loaded(request, two_layers):
+    """A small model on one port: (port, network, tokenizer)."""
     port = Port("tiny_llm_ref", request.param, "cpu", "float32")
-    return port, *load_network(port, "tiny-qwen3", "week3")
+    return port, *load_network(port, two_layers, "week3")
 
 
 @pytest.fixture
@@ -54,6 +54,13 @@ def make(loaded):
         return LLM.of(*loaded, **{**SMALL, **options})
 
     return made
+
+
+@pytest.fixture
+def shipped(loaded) -> LLM:
+    """One of the shipped model, whose answers have an end."""
+    network, tokenizer = load_network(loaded[0], "tiny-qwen3", "week3")
+    return LLM.of(loaded[0], network, tokenizer, **{**SMALL, "max_model_len": 128})
 
 
 @pytest.fixture
@@ -244,9 +251,9 @@ def test_results_come_in_the_order_of_the_prompts_each_as_if_alone(make):
         assert is_empty(llm)
 
 
-def test_it_answers_as_the_engine_of_week_2_does(make, loaded):
+def test_it_answers_as_the_engine_of_week_2_does(make, loaded, two_layers):
     port, _, tokenizer = loaded
-    network, _ = load_network(port, "tiny-qwen3", "week2")
+    network, _ = load_network(port, two_layers, "week2")
     expected = [
         port.simple_generate_with_kv_cache(network, tokenizer, tokenizer.encode(prompt), None, max_tokens=6)
         for prompt in PROMPTS
@@ -383,8 +390,8 @@ def test_without_a_seed_each_request_has_its_own_from_the_engines(make):
     assert texts(make(seed=1).generate([PROMPTS[0]] * 2, params)) != first
 
 
-def test_a_stop_string_may_be_spread_over_tokens(make):
-    llm = make(max_model_len=128)
+def test_a_stop_string_may_be_spread_over_tokens(shipped):
+    llm = shipped
     messages = [{"role": "user", "content": PROMPTS[0]}]
     [whole] = llm.chat(messages, SamplingParams(max_tokens=12))
     pieces = [llm.get_tokenizer().decode([token]) for token in whole.outputs[0].token_ids]
@@ -395,8 +402,8 @@ def test_a_stop_string_may_be_spread_over_tokens(make):
     assert (cut.outputs[0].text, cut.outputs[0].finish_reason) == (before, "stop")
 
 
-def test_with_ignore_eos_an_answer_goes_on_behind_its_end(make):
-    llm = make(max_model_len=128)
+def test_with_ignore_eos_an_answer_goes_on_behind_its_end(shipped):
+    llm = shipped
     messages = [{"role": "user", "content": "Thank you!"}]
     [ended] = llm.chat(messages, SamplingParams(max_tokens=40))
     [goes_on] = llm.chat(messages, SamplingParams(max_tokens=40, ignore_eos=True))
@@ -740,8 +747,8 @@ def test_no_prompts_are_no_results(make):
     assert make().generate([]) == []
 
 
-def test_closing_gives_the_memory_back(loaded):
-    with LLM.of(loaded[0], load_network(loaded[0], "tiny-qwen3", "week3")[0], loaded[2], **SMALL) as llm:
+def test_closing_gives_the_memory_back(loaded, two_layers):
+    with LLM.of(loaded[0], load_network(loaded[0], two_layers, "week3")[0], loaded[2], **SMALL) as llm:
         llm.generate(PROMPTS[0], SIX)
         held = [weakref.ref(llm.engine.runner), weakref.ref(llm.engine.network)]
     gc.collect()
@@ -811,7 +818,7 @@ def test_the_pool_of_a_device_that_knows_its_memory_follows_a_profiling_run(make
     monkeypatch.setattr(
         port.backend_module, "peak_bytes", lambda run, device: peaks.append(real(run, device)) or peaks[-1]
     )
-    block = 8 * 2 * 4 * 2 * 64 * 4
+    block = 8 * 2 * 2 * 2 * 64 * 4
     for share in (0.9, 0.7):
         llm = make(num_blocks=None, gpu_memory_utilization=share)
         assert llm.engine.allocator.num_blocks == int((share * 64 - 32) * MIB - peaks[-1]) // block - 1

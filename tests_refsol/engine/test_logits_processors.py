@@ -132,10 +132,10 @@ PARAMS = [
 
 
 @pytest.fixture(scope="module", params=installed_backends())
-def loaded(request):
-    """The shipped model on one port: (port, network, tokenizer)."""
+def loaded(request, two_layers):
+    """A small model on one port: (port, network, tokenizer)."""
     port = Port("tiny_llm_ref", request.param, "cpu", "float32")
-    return port, *load_network(port, "tiny-qwen3", "week3")
+    return port, *load_network(port, two_layers, "week3")
 
 
 @pytest.fixture
@@ -205,9 +205,10 @@ def test_each_token_of_the_engine_is_that_of_the_formulas(make):
         assert len(tokens) >= 9
 
 
-def test_where_an_answer_ends_and_why(make):
-    """`LLM` with the answer to one prompt as its own oracle: its tokens and its text."""
-    llm, prompt = make(), "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+def test_where_an_answer_ends_and_why(loaded):
+    """`LLM` with the answer to one prompt as its own oracle: its tokens and its text. The shipped model ends it."""
+    llm = LLM.of(loaded[0], *load_network(loaded[0], "tiny-qwen3", "week3"), **SMALL, enforce_eager=True)
+    prompt = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
     free = answer(llm, prompt, max_tokens=None)
     text, tokens = free.text, list(free.token_ids)
     assert (free.finish_reason, free.stop_reason) == ("stop", None) and len(tokens) > 6
@@ -320,7 +321,7 @@ def test_no_end_token_comes_before_the_form_is_complete(make, mark):
 
 def test_an_answer_that_is_cut_off_says_length_and_is_a_beginning(make):
     form = StructuredOutputsParams(regex="[0-9]{12}")
-    cut = answer(make(), "Hello", max_tokens=5, structured_outputs=form)
+    cut = answer(make(), "Hello", max_tokens=3, structured_outputs=form)
     assert cut.finish_reason == "length" and re.fullmatch("[0-9]{1,11}", cut.text)
 
 

@@ -284,9 +284,9 @@ SMALL = {"block_size": 8, "num_blocks": 96, "max_model_len": 256, "max_num_seqs"
 
 
 @pytest.fixture(scope="module", params=["mlx", "torch"])
-def loaded(request):
+def loaded(request, two_layers):
     port = Port("tiny_llm_ref", request.param, "cpu", "float32")
-    return port, *load_network(port, "tiny-qwen3", "week3")
+    return port, *load_network(port, two_layers, "week3")
 
 
 @pytest.fixture

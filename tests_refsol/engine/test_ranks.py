@@ -25,7 +25,7 @@ from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref import SamplingParams, serving
 
-SHIPPED, MIXTURE = MODELS / "tiny-qwen3", MODELS / "tiny-qwen3-moe"
+MIXTURE = MODELS / "tiny-qwen3-moe"
 CHATS = [
     [{"role": "user", "content": text}]
     for text in ("What is chunked prefill?", "What is a KV cache?", "Who are you?")
@@ -113,7 +113,7 @@ print(json.dumps([[[o.outputs[0].text for o in outputs] for outputs in found], s
 
 
 @pytest.mark.parametrize("backend", installed_backends())
-def test_two_stages_give_the_answers_of_one_process(backend):
+def test_two_stages_give_the_answers_of_one_process(backend, two_layers):
     """Chunks, prefixes, preemptions of requests in flight, seeds, buckets; also after an interruption between steps
     and in the middle of one. In a process of its own: MLX makes one group per process, which this one may have had.
     """
@@ -121,12 +121,12 @@ def test_two_stages_give_the_answers_of_one_process(backend):
     params = [
         {"max_tokens": 24, "temperature": heat, "seed": seed} for heat, seed in ((0, 1), (0.8, 5), (1.2, 6))
     ]
-    one = LLM.of(port, *load_network(port, SHIPPED, "week3"), **BUCKETS)
+    one = LLM.of(port, *load_network(port, two_layers, "week3"), **BUCKETS)
     expected = [
         [output.outputs[0].text for output in one.chat(CHATS, [SamplingParams(**p) for p in params], False)]
         for _ in range(2)
     ]
-    given = json.dumps([str(SHIPPED), backend, CHATS, BUCKETS, params])
+    given = json.dumps([str(two_layers), backend, CHATS, BUCKETS, params])
     done = subprocess.run([sys.executable, "-c", STAGES, given], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found, (first, last), left = json.loads(done.stdout.splitlines()[-1])

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from tests_refsol.long import engine_soak as soak
-from tests_refsol.long import memory_soak
+from tests_refsol.long import harness, memory_soak
 from tests_refsol.long import soak as command
 from tests_refsol.long.engine_soak import Soak, first_difference
 from tests_refsol.long.harness import SoakError
@@ -20,6 +20,11 @@ from tiny_llm_kit.engine.port import Port
 @pytest.fixture(scope="module", params=installed_backends())
 def port(request) -> Port:
     return Port("tiny_llm_ref", request.param, "cpu", "float32")
+
+
+@pytest.fixture(autouse=True)
+def small_model(monkeypatch, two_layers):
+    monkeypatch.setattr(harness, "MODEL", two_layers)
 
 
 def test_a_soak_preempts_shares_cancels_and_finds_nothing(port, monkeypatch):

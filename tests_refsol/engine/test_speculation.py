@@ -326,10 +326,10 @@ SAMPLINGS = [
 
 
 @pytest.fixture(scope="module", params=installed_backends())
-def loaded(request):
-    """The shipped model on one port: (port, network, tokenizer)."""
+def loaded(request, two_layers):
+    """A small model on one port: (port, network, tokenizer)."""
     port = Port("tiny_llm_ref", request.param, "cpu", "float32")
-    return port, *load_network(port, "tiny-qwen3", "week3")
+    return port, *load_network(port, two_layers, "week3")
 
 
 @pytest.fixture(scope="module")

@@ -32,15 +32,15 @@ QWEN = small_model(
 
 
 @pytest.fixture(scope="module")
-def whole(b):
-    """The shipped model on one port, and its tokenizer."""
-    return load_network(b, SHIPPED, "week3")
+def whole(b, two_layers):
+    """A small model on one port, and its tokenizer."""
+    return load_network(b, two_layers, "week3")
 
 
-def llm_of_ranks(b, size, **options):
+def llm_of_ranks(b, folder, size, **options):
     """An `LLM` whose steps run on all ranks."""
     group = LockstepGroup(size, b.backend_module)
-    loaded = [load_network(b, SHIPPED, "week3", Loading(division=Division(rank))) for rank in group.ranks]
+    loaded = [load_network(b, folder, "week3", Loading(division=Division(rank))) for rank in group.ranks]
     llm = LLM.of(b, *loaded[0], **options)
     others = [llm.engine.shapes.new_runner(network) for network, _ in loaded[1:]]
     llm.engine.runner = LockstepRunner(group, [llm.engine.runner, *others])
@@ -56,7 +56,7 @@ TIGHT = {"num_blocks": 12, "block_size": 8, "max_num_batched_tokens": 16, "max_m
 
 
 @pytest.mark.parametrize(("size", "buckets", "kept"), [(2, "linear", "auto"), (4, None, "int8")])
-def test_an_engine_of_ranks_gives_the_answers_of_one(b, whole, size, buckets, kept):
+def test_an_engine_of_ranks_gives_the_answers_of_one(b, whole, two_layers, size, buckets, kept):
     """Chunks of 16 tokens, shared prefixes, preemptions, seeds and log-probabilities."""
     options = TIGHT | {"bucketing_strategy": buckets, "kv_cache_dtype": kept}
     params = [
@@ -64,7 +64,7 @@ def test_an_engine_of_ranks_gives_the_answers_of_one(b, whole, size, buckets, ke
         SamplingParams(max_tokens=24, temperature=0.8, top_p=0.9, seed=5),
         SamplingParams(max_tokens=24, temperature=1.2, top_k=20, seed=6),
     ]
-    one, many = LLM.of(b, *whole, **options), llm_of_ranks(b, size, **options)
+    one, many = LLM.of(b, *whole, **options), llm_of_ranks(b, two_layers, size, **options)
     for _ in range(2):  # the second time with cached prefixes
         expected, found = (llm.chat(CHATS, params, use_tqdm=False) for llm in (one, many))
         assert [o.outputs[0].token_ids for o in found] == [o.outputs[0].token_ids for o in expected]

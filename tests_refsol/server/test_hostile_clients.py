@@ -44,9 +44,9 @@ PATIENCE = 300.0  # seconds: only what never comes takes as long
 
 
 @pytest.fixture(scope="module")
-def server():
+def server(two_layers):
     port = Port("tiny_llm_ref", installed_backends()[-1], "cpu", "float32")
-    network = load_network(port, "tiny-qwen3", "week3")
+    network = load_network(port, two_layers, "week3")
     options = ServerOptions(max_queue=16, allowed_hosts=("127.0.0.1", "localhost", "::1"))
     app = create_app(lambda: LLM.of(port, *network, **ENGINE), options)
     with BackgroundServer(app, limits=ConnectionLimits(MOST, 64)) as started:

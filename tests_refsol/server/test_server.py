@@ -59,10 +59,10 @@ PATIENCE = 120.0  # seconds: only what never comes takes as long
 
 
 @pytest.fixture(scope="module")
-def loaded():
-    """The shipped model on the first port: (port, network, tokenizer)."""
+def loaded(two_layers):
+    """A small model on the first port: (port, network, tokenizer)."""
     port = Port("tiny_llm_ref", installed_backends()[0], "cpu", "float32")
-    made = port, *load_network(port, "tiny-qwen3", "week3")
+    made = port, *load_network(port, two_layers, "week3")
     # MLX's arrays belong to the thread that evaluates them first: no weight may be left to a server's thread.
     LLM.of(*made, **SMALL).generate([[5]], use_tqdm=False)
     return made

@@ -34,10 +34,10 @@ def is_known(body):
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[BackgroundServer]:
+def served(two_layers) -> Iterator[BackgroundServer]:
     port = Port("tiny_llm_ref", installed_backends()[-1], "cpu", "float32")
     app = create_app(
-        lambda: LLM.of(port, *load_network(port, "tiny-qwen3", "week3"), **ENGINE),
+        lambda: LLM.of(port, *load_network(port, two_layers, "week3"), **ENGINE),
         ServerOptions(max_queue=300),
     )
     with BackgroundServer(app) as made:

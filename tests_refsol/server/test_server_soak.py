@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests_refsol.long import server_soak
+from tests_refsol.long import harness, server_soak
 from tests_refsol.long.harness import SoakError
 from tests_refsol.long.server_soak import Seen, ServerSoak, Visit
 from tiny_llm_kit.engine.backends.installation import installed_backends
@@ -16,7 +16,8 @@ PORT = installed_backends()[-1]
 
 
 @pytest.fixture(autouse=True)
-def short_rests(monkeypatch):
+def small_model_and_short_rests(monkeypatch, two_layers):
+    monkeypatch.setattr(harness, "MODEL", two_layers)
     monkeypatch.setattr(server_soak, "PAUSE", 0.02)
     monkeypatch.setattr(server_soak, "REST", 0.1)
 

@@ -66,11 +66,11 @@ CLOCK = {"type": "function", "function": {"name": "clock"}}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[BackgroundServer]:
-    port = Port("tiny_llm_ref", installed_backends()[0], "cpu", "float32")
+def server(two_layers) -> Iterator[BackgroundServer]:
+    port = Port("tiny_llm_ref", installed_backends()[-1], "cpu", "float32")
 
     def open_llm() -> LLM:
-        network, tokenizer = load_network(port, "tiny-qwen3", "week3")
+        network, tokenizer = load_network(port, two_layers, "week3")
         tokenizer._chat_template = ChatTemplate({"default": TEMPLATE}, ROOT / "chat_template.jinja", {})
         return LLM.of(port, network, tokenizer, **ENGINE)
 
@@ -159,9 +159,9 @@ NESTED = {
 @pytest.mark.parametrize(
     ("schema", "options"),
     [
-        (UNBOUNDED, {"max_tokens": 400, "temperature": 1.5}),
+        (UNBOUNDED, {"max_tokens": 200, "temperature": 1.5}),
         (UNBOUNDED, {"max_tokens": None}),
-        (NESTED, {"max_tokens": 400}),
+        (NESTED, {"max_tokens": 200}),
     ],
 )
 def test_arguments_without_limits_of_their_own_come_to_an_end(client, schema, options):
