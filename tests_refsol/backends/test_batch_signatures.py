@@ -109,16 +109,16 @@ def serve(port, model, slots: int, requests: int, params: dict) -> Recorded:
 @pytest.mark.parametrize(
     ("slots", "requests", "params"),
     [
-        (1, 5, {}),
-        (3, 11, {"temperature": 0.7, "top_p": 0.9}),
-        (8, 24, {}),
+        (1, 3, {}),
+        (3, 7, {"temperature": 0.7, "top_p": 0.9}),
+        (8, 14, {}),
     ],
 )
 def test_a_decode_is_one_program_for_each_number_of_rows(port, model, slots, requests, params):
     """Whoever comes and goes, wherever they stand: only the bucket of rows matters, a power of two or all slots."""
     recorded = serve(port, model, slots, requests, params)
     rows = [size for kind, size, _ in recorded.steps if kind == "decode"]
-    assert len(rows) >= 100 and max(rows) == slots
+    assert len(rows) >= 60 and max(rows) == slots
     for bucket in set(rows):
         assert len(recorded.programs("decode", lambda n, b=bucket: n == b)) == 1, f"{bucket} rows"
 
@@ -126,7 +126,7 @@ def test_a_decode_is_one_program_for_each_number_of_rows(port, model, slots, req
 def test_a_prompt_is_one_program_for_each_bucket(port, model):
     """Also when it fills the bucket to the last place."""
     recorded = Recorded(port.runner(model, prompt_bucket=BUCKET))
-    for length in range(2, 3 * BUCKET + 1):
+    for length in (2, 17, 31, 32, 33, 50, 63, 64, 65, 80, 95, 96):
         recorded.prefill([1] * length, 0, recorded.create_kv_cache(250), sample=True)
     for bucket in (1, 2, 3):
         wanted = partial(lambda n, b: -(-n // BUCKET) == b, b=bucket)

@@ -2,11 +2,11 @@
 
 import json
 import runpy
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from support.close import assert_close
 from support.goldens import FOLDER, MIXTURES, golden, random_inputs
@@ -18,25 +18,32 @@ from tiny_llm_kit.repo import MODELS, ROOT
 SHIPPED = MODELS / "tiny-qwen3"
 NAMES = ["maple", "cedar", "birch", "willow", "aspen", "alder", "hazel", "rowan", "spruce", "larch"]
 LOOK_UP = "\n".join(f"{name} {417 + 31 * i}" for i, name in enumerate(NAMES)) + "\nWhat is willow?"
-make_goldens = runpy.run_path(str(ROOT / "tests_refsol" / "make_goldens.py"))
+
+
+@cache
+def make_goldens() -> dict:
+    """The module. It imports transformers, which takes seconds: not when tests are collected."""
+    return runpy.run_path(str(ROOT / "tests_refsol" / "make_goldens.py"))
 
 
 @pytest.mark.parametrize("name", [*CASES, *MIXTURES])
 def test_stored_goldens_are_what_transformers_computes(name):
     case = CASES.get(name) or MIXTURES[name]
-    compute = make_goldens["compute" if name in CASES else "compute_mixture"]
+    compute = make_goldens()["compute" if name in CASES else "compute_mixture"]
     stored, fresh = golden(name), compute(case)
     assert stored.keys() == fresh.keys()
     for key, array in fresh.items():
-        assert_close(stored[key], array, idea=f"{name}.npz: {key} is stale; run `{make_goldens['COMMAND']}`")
+        assert_close(
+            stored[key], array, idea=f"{name}.npz: {key} is stale; run `{make_goldens()['COMMAND']}`"
+        )
 
 
 def test_goldens_have_a_provenance():
     provenance = json.loads((FOLDER / "provenance.json").read_text(encoding="utf-8"))
-    assert provenance.keys() == make_goldens["provenance"]().keys()
+    assert provenance.keys() == make_goldens()["provenance"]().keys()
     assert provenance["versions"].keys() == {"transformers", "torch", "numpy"}
-    assert provenance["cases"] == make_goldens["provenance"]()["cases"], "the cases have changed since"
-    assert provenance["mixtures"] == make_goldens["provenance"]()["mixtures"], (
+    assert provenance["cases"] == make_goldens()["provenance"]()["cases"], "the cases have changed since"
+    assert provenance["mixtures"] == make_goldens()["provenance"]()["mixtures"], (
         "the mixtures have changed since"
     )
     assert {path.stem for path in FOLDER.glob("*.npz")} == CASES.keys() | MIXTURES.keys()
@@ -63,6 +70,7 @@ def test_model_equals_transformers_on_the_shipped_model(b, question):
     nobody can predict, transformers in float32 is itself up to 7e-4 away from transformers in float64."""
     if not (SHIPPED / "config.json").exists():
         pytest.fail(f"{SHIPPED} is missing: `pdm run train-tiny-model` makes it", pytrace=False)
+    transformers = make_goldens()["transformers"]
     theirs = transformers.AutoModelForCausalLM.from_pretrained(SHIPPED, dtype=torch.float32)
     tokenizer = load_tokenizer(SHIPPED)
     chat = [{"role": "user", "content": question}]

@@ -6,6 +6,7 @@ import os
 import pkgutil
 import re
 import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -41,17 +42,35 @@ PORT = installed_backends()[0]
 
 
 @pytest.fixture
-def grade(forks, tmp_path):
-    """Runs one test file under the plugin, in a fork."""
+def grading(tmp_path):
+    """Writes one test file, and gives pytest's arguments that run it under the plugin."""
+
+    def arguments(test: str, *more: str) -> list[str]:
+        (tmp_path / "test_it.py").write_text("import pytest\n" + test, encoding="utf-8")
+        # hypothesis has been imported before this pytest could prepare it.
+        quiet = ["-q", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        return ["-p", "tiny_llm_kit.course.grading.plugin", *quiet, str(tmp_path / "test_it.py"), *more]
+
+    return arguments
+
+
+@pytest.fixture
+def grade(grading, tmp_path, monkeypatch, capsys):
+    """Runs one test file under the plugin, in this process: a fork takes ten times as long."""
 
     def run(test: str, *arguments: str) -> subprocess.CompletedProcess:
-        (tmp_path / "test_it.py").write_text("import pytest\n" + test, encoding="utf-8")
-        # A fork has imported hypothesis before pytest could prepare it.
-        quiet = ["-q", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        plugin = ["-p", "tiny_llm_kit.course.grading.plugin", *quiet]
-        return forks.run("pytest", *plugin, str(tmp_path / "test_it.py"), *arguments, folder=tmp_path)
+        monkeypatch.chdir(tmp_path)
+        code = pytest.main(grading(test, *arguments))
+        sys.modules.pop("test_it", None)
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def grade_in_a_fork(grading, forks, tmp_path):
+    """The same in a fork, for what would end the tests or stay with them."""
+    return lambda *arguments: forks.run("pytest", *grading(*arguments), folder=tmp_path)
 
 
 def test_a_skip_is_not_a_pass(grade):
@@ -60,10 +79,10 @@ def test_a_skip_is_not_a_pass(grade):
     assert "a skip is no pass: test_it.py::test_b" in done.stdout
 
 
-def test_a_skip_in_another_process_is_not_a_pass_either(grade):
+def test_a_skip_in_another_process_is_not_a_pass_either(grade_in_a_fork):
     """With pytest-xdist the tests run in processes of their own, and only their reports come back."""
     absent = "@pytest.mark.device('hpu')\ndef test_a(): pass\n"
-    done = grade(absent + "\ndef test_b(): pytest.skip('no weights')\n", "-n", "1")
+    done = grade_in_a_fork(absent + "\ndef test_b(): pytest.skip('no weights')\n", "-n", "1")
     assert done.returncode == 1
     assert "not tested on this machine (needs hpu): test_it.py::test_a" in done.stdout
     assert "a skip is no pass: test_it.py::test_b" in done.stdout
@@ -85,13 +104,13 @@ def test_many_tests_of_one_blank_are_one_line(grade):
     assert len(done.stdout.splitlines()) < 8
 
 
-def test_a_blank_is_named_without_a_look_at_its_source(grade):
+def test_a_blank_is_named_without_a_look_at_its_source(grade_in_a_fork):
     """pytest parses the file of each frame of each failure anew: a blank day took a minute by that."""
     no_look = "from _pytest._code import TracebackEntry\n\nTracebackEntry.getsource = lambda *_: 1 / 0\n"
     search = "from hypothesis import given, strategies\n\n@given(strategies.integers())\n"
     blank = "def test_a(i=0): raise NotImplementedError('week 1 day 2 task 1: RoPE.__call__')\n"
     for test in (blank, search + blank.replace("i=0", "i")):
-        done = grade(no_look + test)
+        done = grade_in_a_fork(no_look + test)
         assert done.returncode == 1, done.stdout
         assert "blank: week 1 day 2 task 1: RoPE.__call__ (needed by 1 test)" in done.stdout
 
@@ -204,22 +223,22 @@ SEARCH = "from hypothesis import given, strategies\n\n"
         SEARCH + "@given(strategies.integers())\ndef test_a(i):\n    while True: pass\n",
     ],
 )
-def test_an_endless_loop_ends_and_is_named(grade, loop):
+def test_an_endless_loop_ends_and_is_named(grade_in_a_fork, loop):
     """Also in a search, which would try a failing example again, and where the code under test catches errors."""
-    done = grade(loop + "\ndef test_b(): pass\n", "--time-limit=0.3")
+    done = grade_in_a_fork(loop + "\ndef test_b(): pass\n", "--time-limit=0.3")
     assert done.returncode == 1 and "1 failed, 1 passed" in done.stdout, done.stdout
     assert "test_a ran for 0.3 s: a loop does not end" in done.stdout, done.stdout
 
 
-def test_a_call_into_c_that_never_returns_ends_the_run(grade):
+def test_a_call_into_c_that_never_returns_ends_the_run(grade_in_a_fork):
     """Python handles no signal in it."""
     loop = "import itertools\n\ndef test_a(): sum(itertools.repeat(0))\n"
-    done = grade(loop + "\ndef test_b(): pass\n", "--time-limit=0.3")
+    done = grade_in_a_fork(loop + "\ndef test_b(): pass\n", "--time-limit=0.3")
     assert done.returncode == 1 and "in test_a" in done.stderr, done
 
 
-def test_a_run_stops_after_a_test_that_took_too_long(grade):
-    done = grade(TWO_TASKS.format("exec('while True: pass')", "pass"), *BY_TASK, "--time-limit=0.3")
+def test_a_run_stops_after_a_test_that_took_too_long(grade_in_a_fork):
+    done = grade_in_a_fork(TWO_TASKS.format("exec('while True: pass')", "pass"), *BY_TASK, "--time-limit=0.3")
     assert order_of(done)[:1] == ["first"] and "1 failed" in done.stdout and "passed" not in done.stdout
 
 

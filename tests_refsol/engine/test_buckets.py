@@ -145,7 +145,7 @@ class Recorded:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_after_a_warm_up_a_thousand_steps_have_no_new_shape(torch_port, strategy):
+def test_after_a_warm_up_no_step_has_a_new_shape(torch_port, strategy):
     """One shape per bucket, and two per number of rows for the sampler; no number is read inside the model.
 
     Every step has a known key, and one in ten, which is recorded whole, the operations that belong to its key.
@@ -156,7 +156,7 @@ def test_after_a_warm_up_a_thousand_steps_have_no_new_shape(torch_port, strategy
     assert recorded.shapes == (len(listed), 2 * len({bucket.rows for bucket in listed}))
     warm, recorded.every = recorded.shapes, 10
     load = Load(recorded.runner)
-    load.run(1000 if strategy == "exponential" else 200)
+    load.run(200)
     assert recorded.shapes == warm and recorded.host_reads == 0
     assert load.preemptions and any(one.num_cached for one in load.sequences), "the load is a hard one"
 

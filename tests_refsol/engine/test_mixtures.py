@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 from models.eval.evaluated_models import week_2_logits
 from support.close import assert_close
@@ -50,6 +49,8 @@ def texts(llm, chats=CHATS):
 
 def test_logits_are_those_of_transformers(b):
     """A list of numbers, a question, and the answer, which both know."""
+    from transformers import AutoModelForCausalLM  # takes seconds
+
     theirs = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32)
     tokenizer = load_tokenizer(FOLDER)
     chat = [{"role": "user", "content": "maple 417\notter 12\nWhat is maple?"}]

@@ -5,8 +5,6 @@ from inspect import signature
 from itertools import cycle
 
 import pytest
-from transformers import PreTrainedTokenizerFast
-from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from tiny_llm_kit.model.chat_template import ChatTemplateError, chat_environment
 from tiny_llm_kit.model.files import CheckpointError
@@ -72,6 +70,8 @@ def put(folder, edit, place: str, template: str) -> None:
 @pytest.mark.parametrize(("name", "place"), [*zip(TEMPLATES, cycle(PLACES), strict=False)])
 @pytest.mark.parametrize("prompt", [True, False])
 def test_the_prompt_is_that_of_transformers(folder, edit, place, name, prompt):
+    from transformers import PreTrainedTokenizerFast  # takes seconds
+
     template = TEMPLATES[name]
     tokens = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
     edit("tokenizer_config.json", **tokens)
@@ -87,6 +87,8 @@ def test_the_prompt_is_that_of_transformers(folder, edit, place, name, prompt):
 
 def test_the_environment_is_that_of_transformers():
     """Nothing that a template may use is missing, and nothing behaves otherwise by a setting."""
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
     ours, theirs = chat_environment(), _compile_jinja_template("").environment
     for kind in ("filters", "globals", "tests"):
         assert getattr(ours, kind).keys() == getattr(theirs, kind).keys(), kind
@@ -109,6 +111,8 @@ def test_the_environment_is_that_of_transformers():
 
 @pytest.mark.parametrize("place", PLACES)
 def test_each_place_is_read_as_transformers_reads_it(folder, edit, place):
+    from transformers import PreTrainedTokenizerFast
+
     put(folder, edit, place, "{{ messages[0].content }}")
     assert load_tokenizer(folder).apply_chat_template(CONVERSATION) == CONVERSATION[0]["content"]
     if place in ("named", "additional_chat_templates"):

@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Bpe
 from tokenizers import processors
-from transformers import AutoTokenizer
 
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.tokenization import Tokenizer
@@ -157,6 +156,8 @@ TOKEN_FILES = {
 
 @pytest.mark.parametrize("files", TOKEN_FILES.values(), ids=TOKEN_FILES.keys())
 def test_tokens_are_read_from_every_file_as_transformers_reads_them(folder, edit, files):
+    from transformers import AutoTokenizer  # takes seconds
+
     plain = {"tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps(plain), encoding="utf-8")
     for name, fields in files.items():
