@@ -71,9 +71,9 @@ class Given:
         """A matrix (O, I) packed for the kernel of Day 4.1."""
         return self._native.NativeMatrix.of(w, self.kernels.product)
 
-    def native_quantized(self, w: Any, planes: int = 1) -> Any:
+    def native_quantized(self, w: Any, x_bits: int = 8) -> Any:
         """`QuantizedWeights` packed for the kernel of Day 4.1."""
-        return self._quantized.NativeQuantizedMatrix.of(w, self.kernels.quantized_product, planes)
+        return self._quantized.NativeQuantizedMatrix.of(w, self.kernels.quantized_product, x_bits)
 
     def decode_runs(self, texts: dict[int, list[tuple[int, int]]], slots: Array) -> Any:
         """See `native.decode_runs`."""

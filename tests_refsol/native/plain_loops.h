@@ -77,7 +77,7 @@ static std::vector<double> rounded(const Number* x, int group) {
 template <typename Number, typename Constant>
 static int check_quantized(const std::vector<Number>& x, const std::vector<uint8_t>& w,
                            const std::vector<Constant>& constants, const std::vector<Number>& y, int64_t rows,
-                           int64_t outputs, int64_t groups, int group, int bits, int planes) {
+                           int64_t outputs, int64_t groups, int group, int bits, int x_bits) {
   const int64_t columns = groups * group, C = bits == 4 ? 8 : 4;
   int wrong = 0;
   for (int64_t row = 0; row < rows; row++)
@@ -87,7 +87,7 @@ static int check_quantized(const std::vector<Number>& x, const std::vector<uint8
         const Constant* constant = &constants[((o / 16 * groups + g) * 2) * 16 + o % 16];
         const Number* group_of_x = &x[row * columns + g * group];
         auto some_x = rounded(group_of_x, group);
-        if (planes == 2)  // 15 bits of x are left: all of it, to this check
+        if (x_bits == 16)  // all of x, to this check
           for (int i = 0; i < group; i++) some_x[i] = float_of(group_of_x[i]);
         for (int i = 0; i < group; i++) {
           const int64_t column = g * group + i, within = column % C;

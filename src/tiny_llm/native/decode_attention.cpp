@@ -88,7 +88,7 @@ static void add_values(const Decodes<Number>& d, int64_t kv_head, Tokens tokens,
       const auto* value_at = d.values.at(d.place(tokens.slot + t, kv_head)) + at * LINE;
       const Line value = load(value_at);
       __builtin_prefetch(value_at + d.kv_heads * d.size * LINE);
-      for (int i = 0; i < Q; i++) sums[i] = multiply_add(value, line_at(&some[i][t]), sums[i]);
+      for (int i = 0; i < Q; i++) sums[i] = multiply_add(value, line_of(some[i][t]), sums[i]);
     }
     for (int i = 0; i < Q; i++) state.sum[q + i][at] = sums[i];
   }

@@ -19,7 +19,7 @@ CONSTANTS = *FLOATS, mx.float16
 
 @dataclass(frozen=True, eq=False)
 class NativeQuantizedMatrix:
-    """A matrix (O, I) in 4 or 8 bits, packed in lines. A product rounds x to bytes, see `PackedMatrix.multiply`.
+    """A matrix (O, I) in 4 or 8 bits, packed in lines. A product rounds x to integers, see `PackedMatrix.multiply`.
 
     Args:
         lines: (O / 16, I / C, 16, 4), uint8, see `quantized_product.pack`.
@@ -29,7 +29,7 @@ class NativeQuantizedMatrix:
         bits: 4 or 8.
         kernel: of the solution in use.
         float_dtype: the type of the dequantised numbers; that of the constants when None.
-        planes: 1 rounds x to 8 bits, 2 to 15.
+        x_bits: 8 or 16: of the integers that x is rounded to.
     """
 
     lines: mx.array
@@ -39,21 +39,21 @@ class NativeQuantizedMatrix:
     bits: int
     kernel: QuantizedKernel
     float_dtype: mx.Dtype | None = None
-    planes: int = 1
+    x_bits: int = 8
     _packed: PackedMatrix = field(init=False)  # made once: checks would take as long as a small product
 
     def __post_init__(self):
         arrays = native_array(self.lines), native_array(self.constants)
-        packed = PackedMatrix(self.kernel, *arrays, self.shape[0], self.group_size, self.bits, self.planes)
+        packed = PackedMatrix(self.kernel, *arrays, self.shape[0], self.group_size, self.bits, self.x_bits)
         object.__setattr__(self, "_packed", packed)
 
     @classmethod
-    def of(cls, w: Any, kernel: QuantizedKernel, planes: int = 1) -> "NativeQuantizedMatrix":
+    def of(cls, w: Any, kernel: QuantizedKernel, x_bits: int = 8) -> "NativeQuantizedMatrix":
         """Packs a matrix on the CPU, some rows at a time.
 
         Args:
             w: Day 2.3's `QuantizedWeights`, with its words.
-            kernel, planes: see `NativeQuantizedMatrix`.
+            kernel, x_bits: see `NativeQuantizedMatrix`.
 
         Raises:
             ValueError: its scales are neither bf16 nor float16 nor float32.
@@ -66,7 +66,7 @@ class NativeQuantizedMatrix:
         lines = mx.concatenate([_packed_lines(numbers[at : at + SLICE_ROWS], w.bits) for at in starts])
         constants = mx.array(quantized_product.pack_constants(_bits_of(scales), _bits_of(biases)))
         sizes = w.shape, w.group_size, w.bits
-        return cls(lines, constants.view(scales.dtype), *sizes, kernel, w.dtype, planes)
+        return cls(lines, constants.view(scales.dtype), *sizes, kernel, w.dtype, x_bits)
 
     @classmethod
     def joined(cls, matrices: Sequence["NativeQuantizedMatrix"]) -> "NativeQuantizedMatrix":
@@ -89,7 +89,7 @@ class NativeQuantizedMatrix:
         mx.eval(lines, constants)
         outputs = sum(each.shape[0] for each in matrices)
         shape = outputs, first.shape[1]
-        kind = first.group_size, first.bits, first.kernel, first.float_dtype, first.planes
+        kind = first.group_size, first.bits, first.kernel, first.float_dtype, first.x_bits
         return cls(lines, constants, shape, *kind)
 
     def __repr__(self) -> str:
@@ -100,7 +100,7 @@ class NativeQuantizedMatrix:
     @property
     def kind(self) -> tuple[Any, ...]:
         """What matrices that are joined have in common."""
-        return self.shape[1], self.group_size, self.bits, self.constants.dtype, self.dtype, self.planes
+        return self.shape[1], self.group_size, self.bits, self.constants.dtype, self.dtype, self.x_bits
 
     @property
     def dtype(self) -> mx.Dtype:
@@ -122,7 +122,7 @@ class NativeQuantizedMatrix:
         return (groups * constants[..., :1] + constants[..., 1:]).flatten(-2).astype(self.dtype)
 
     def __call__(self, x: mx.array, bias: mx.array | None = None) -> mx.array:
-        """x @ Wᵀ + bias with x rounded, see `planes`: (..., I) and (O,) or None to (..., O), in x's type.
+        """x @ Wᵀ + bias with x rounded, see `x_bits`: (..., I) and (O,) or None to (..., O), in x's type.
 
         Raises:
             ValueError: x has other columns, or is not bf16 or float32; or the bias has another size.

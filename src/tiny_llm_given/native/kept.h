@@ -89,7 +89,7 @@ static void keep_int8(const Number* x, int8_t* to, uint16_t* scale, int64_t size
   for (int64_t i = 0; i < size; i += LINE) largest = larger(magnitudes(load(x + i)), largest);
   *scale = bf16_of(Floats{} + largest_of(largest) / 127)[0];
   const float by = float_of(*scale) > 0 ? float_of(*scale) : 1;  // of zeros alone the scale is 0
-  for (int64_t i = 0; i < size; i += LINE) store_bytes(to + i, nearest_ints(divided(load(x + i), by)));
+  for (int64_t i = 0; i < size; i += LINE) store_ints(to + i, nearest_ints(divided(load(x + i), by)));
 }
 
 // The nearest number, of two equally near ones the even, and 448 of what is larger.
@@ -105,7 +105,7 @@ static void keep_e4m3(const Number* x, Float8* to, int64_t size) {
       const Words sign = (Words)line.part[p] >> 24 & 0x80;
       codes.part[p] = (Ints)((part < 0x1p-6f ? (Words)codes.part[p] : normal) | sign);
     }
-    store_bytes((int8_t*)to + i, codes);
+    store_ints((int8_t*)to + i, codes);
   }
 }
 

@@ -33,7 +33,7 @@ namespace between {
 struct Matrix {
   const void *w, *constants;
   const float* bias;
-  int64_t outputs, columns, group, bits, type_of_constants, planes;  // no bits: plain numbers; no outputs: no matrix
+  int64_t outputs, columns, group, bits, type_of_constants, x_bits;  // no bits: plain numbers; no outputs: no matrix
 };
 
 struct Layer {
@@ -108,19 +108,11 @@ struct Member {
 
 constexpr int64_t PIECE = quantized::MOST_COLUMNS;  // columns of a row that one thread fills: whole groups
 
-static quantized::QuantizedProduct quantized_product(const Matrix& m, const void* x, void* y, int64_t rows, int8_t* bytes,
+static quantized::QuantizedProduct quantized_product(const Matrix& m, const void* x, void* y, int64_t rows, void* rounded,
                                                      float* scales, bool is_bf16) {
-  float* sums = scales + (m.bits > 0 ? rows * m.planes * (m.columns / m.group) : 0);
-  return {x, (const uint8_t*)m.w, m.constants, m.bias, y, bytes, scales, sums, rows * m.planes, m.outputs, m.columns,
-          int(m.group), int(m.planes), is_bf16};
-}
-
-template <int BITS>
-static int multiply_block(const quantized::QuantizedProduct& p, int64_t constants, int64_t b) {
-  if (constants == quantized::OF_FLOAT16)
-    return quantized::multiply_block<BITS, Float16, quantized::ROWS>(p, 0, b);
-  if (constants == quantized::OF_BF16) return quantized::multiply_block<BITS, uint16_t, quantized::ROWS>(p, 0, b);
-  return quantized::multiply_block<BITS, float, quantized::ROWS>(p, 0, b);
+  float* sums = scales + (m.bits > 0 ? rows * (m.columns / m.group) : 0);
+  return {x, (const uint8_t*)m.w, m.constants, m.bias, y, rounded, scales, sums, rows, m.outputs, m.columns,
+          int(m.group), int(m.bits), int(m.type_of_constants), int(m.x_bits), is_bf16};
 }
 
 template <typename Number>
@@ -150,7 +142,7 @@ struct Team {
   float eps, scale;
   Number *x, *filled, *wide, *query;
   Rows<Number> keys, values;
-  int8_t* bytes;
+  void* rounded;
   float* scales;
   Member me;
   int task;
@@ -161,7 +153,7 @@ struct Team {
   void multiply(const Matrix* m, int count, Number* y, Fill fill, Finish finish) {
     const Matrix* first = m;
     for (; m < first + count && m->outputs > 0; y += s.rows * m->outputs, m++) {
-      const auto p = quantized_product(*m, filled, y, s.rows, bytes, scales, sizeof(Number) == 2);
+      const auto p = quantized_product(*m, filled, y, s.rows, rounded, scales, sizeof(Number) == 2);
       const int64_t pieces = (m->columns + PIECE - 1) / PIECE;
       me.share(s.rows * pieces, [&](int64_t i) {
         const int64_t row = i / pieces, column = i % pieces * PIECE, some = std::min(PIECE, m->columns - column);
@@ -179,7 +171,7 @@ struct Team {
   int multiply_block(const Matrix& m, const quantized::QuantizedProduct& p, Number* y, int64_t b) {
     if (m.bits == 0)
       return multiply_blocks(product::Product<Number>{filled, (const Number*)m.w, m.bias, y, s.rows, m.outputs, m.columns}, b);
-    return m.bits == 4 ? ::multiply_block<4>(p, m.type_of_constants, b) : ::multiply_block<8>(p, m.type_of_constants, b);
+    return quantized::multiply_block(p, b);
   }
 
   void normalize(const void* weight, int64_t row, int64_t column, int64_t count) {
@@ -231,8 +223,8 @@ static int compute(const Step& s, float eps, float scale, int threads) {
   const int64_t heads = s.heads * s.head_size, most = std::max({s.size, heads, s.hidden});
   const int64_t widest = std::max({s.size, heads + 2 * s.kv_heads * s.head_size, 2 * s.hidden});
   const std::unique_ptr<Number[]> numbers(new Number[s.rows * (most + widest + heads)]);
-  const std::unique_ptr<int8_t[]> bytes(new int8_t[s.rows * 2 * most]);
-  const std::unique_ptr<float[]> scales(new float[s.rows * 2 * 2 * most / 32]);
+  const std::unique_ptr<int16_t[]> rounded(new int16_t[s.rows * most]);
+  const std::unique_ptr<float[]> scales(new float[s.rows * 2 * most / 32]);
   Number *filled = numbers.get(), *wide = filled + s.rows * most, *query = wide + s.rows * widest;
   Meeting meeting;
   int task = 0;
@@ -248,7 +240,7 @@ static int compute(const Step& s, float eps, float scale, int threads) {
       const Rows<Number> keys{(Kept<Number>*)p.keys, p.key_scales, s.head_size};
       const Rows<Number> values{(Kept<Number>*)p.values, p.value_scales, s.head_size};
       Team<Number> team{s,    s.layers[i], eps,         scale,        (Number*)s.x, filled, wide, query,
-                        keys, values,      bytes.get(), scales.get(), me,           task};
+                        keys, values,      rounded.get(), scales.get(), me,           task};
       team.compute();
       task = team.task;
     }

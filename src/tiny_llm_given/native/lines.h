@@ -23,6 +23,7 @@ constexpr int PARTS = LINE / WIDTH;
 typedef float Floats __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t Ints __attribute__((vector_size(4 * WIDTH)));
 typedef uint32_t Words __attribute__((vector_size(4 * WIDTH)));
+typedef uint16_t Shorts __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t Halves __attribute__((vector_size(2 * WIDTH)));
 
 // A vector at any address, of whatever type is there. Through memcpy, GCC would keep lines in memory.
@@ -43,9 +44,10 @@ struct IntLine {
   Ints part[PARTS];
 };
 
+// Without 0: to add it would be an instruction more, for -0.
 static inline Line line_of(float number) {
   Line line;
-  for (int i = 0; i < PARTS; i++) line.part[i] = Floats{} + number;
+  for (int i = 0; i < PARTS; i++) line.part[i] = number - Floats{};
   return line;
 }
 
@@ -123,37 +125,55 @@ static inline Line larger(Line a, const Line& b) {
   return a;
 }
 
-static inline float largest_of(const Line& line) {
-  float largest = line.part[0][0];
-  for (int i = 0; i < LINE; i++) {
-    const float one = line.part[i / WIDTH][i % WIDTH];
-    largest = one > largest ? one : largest;
-  }
-  return largest;
+typedef float Eight __attribute__((vector_size(32)));
+typedef float Four __attribute__((vector_size(16)));
+
+// The largest of 16 numbers, halves compared with halves. In a loop over an array, each step would wait for memory.
+template <typename Number, typename Line16>
+static inline Number largest_number(const Line16& line) {
+  typedef Number Half __attribute__((vector_size(32)));
+  typedef Number Quarter __attribute__((vector_size(16)));
+  Half half[2];
+  memcpy(half, &line, sizeof half);
+  const Half eight = half[0] > half[1] ? half[0] : half[1];
+  Quarter quarter[2];
+  memcpy(quarter, &eight, sizeof quarter);
+  const Quarter four = quarter[0] > quarter[1] ? quarter[0] : quarter[1];
+  const Number a = four[0] > four[1] ? four[0] : four[1], b = four[2] > four[3] ? four[2] : four[3];
+  return a > b ? a : b;
 }
 
-// Halves added to halves: in order, each addition would wait for the one before.
-static inline float sum_of(const Line& line) {
-  float sums[LINE];
-  memcpy(sums, &line, sizeof sums);
-  for (int half = LINE / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; i++) sums[i] += sums[i + half];
-  return sums[0];
-}
+static inline float largest_of(const Line& line) { return largest_number<float>(line); }
+
+static inline int32_t largest_of(const IntLine& line) { return largest_number<int32_t>(line); }
 
 // Eight numbers with the sum of a line, the first step to the sums of many lines.
-typedef float Eight __attribute__((vector_size(32)));
-typedef int32_t Places __attribute__((vector_size(32)));
-
 static inline Eight folded(const Line& line) {
   Eight halves[2];
   memcpy(halves, &line, sizeof halves);
   return halves[0] + halves[1];
 }
 
+// Halves added to halves: in order, each addition would wait for the one before.
+static inline float sum_of(const Line& line) {
+  const Eight eight = folded(line);
+  Four quarter[2];
+  memcpy(quarter, &eight, sizeof quarter);
+  const Four four = quarter[0] + quarter[1];
+  return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+// Some of the numbers of a and b, by their places: those of b begin at 8. GCC and Clang have a function each.
+#ifdef __clang__
+#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+typedef int32_t Places __attribute__((vector_size(32)));
+#define PICK(a, b, ...) __builtin_shuffle(a, b, Places{__VA_ARGS__})
+#endif
+
 // Sums of neighbours: of a in the lower half of each four, and of b in the upper one.
 static inline Eight neighbours(const Eight& a, const Eight& b) {
-  return __builtin_shuffle(a, b, Places{0, 2, 8, 10, 4, 6, 12, 14}) + __builtin_shuffle(a, b, Places{1, 3, 9, 11, 5, 7, 13, 15});
+  return PICK(a, b, 0, 2, 8, 10, 4, 6, 12, 14) + PICK(a, b, 1, 3, 9, 11, 5, 7, 13, 15);
 }
 
 // The sums of 16 lines that are folded. One by one, they would take longer than the products before them.
@@ -162,17 +182,11 @@ static inline Line sums_of(const Eight* lines) {
   for (int i = 0; i < 2; i++, lines += 8) {
     const Eight a = neighbours(neighbours(lines[0], lines[1]), neighbours(lines[2], lines[3]));
     const Eight b = neighbours(neighbours(lines[4], lines[5]), neighbours(lines[6], lines[7]));
-    sums[i] = __builtin_shuffle(a, b, Places{0, 1, 2, 3, 8, 9, 10, 11}) + __builtin_shuffle(a, b, Places{4, 5, 6, 7, 12, 13, 14, 15});
+    sums[i] = PICK(a, b, 0, 1, 2, 3, 8, 9, 10, 11) + PICK(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
   }
   Line line;
   memcpy(&line, sums, sizeof line);
   return line;
-}
-
-static inline int32_t sum_of(const IntLine& line) {
-  uint32_t sum = 0;
-  for (int i = 0; i < LINE; i++) sum += uint32_t(line.part[i / WIDTH][i % WIDTH]);
-  return int32_t(sum);
 }
 
 // The nearest integers of numbers whose magnitude is below 2^22. A float near 1.5 · 2^23 has no digits after the point.
@@ -199,12 +213,19 @@ static inline Line powers_of_two(const Line& line) {
   return powers;
 }
 
-static inline void store_bytes(int8_t* to, const IntLine& line) {
+static inline void store_ints(int8_t* to, const IntLine& line) {
   typedef int8_t Some __attribute__((vector_size(WIDTH)));
   for (int i = 0; i < PARTS; i++) {
     const Some bytes = __builtin_convertvector(line.part[i], Some);
     memcpy(to + i * WIDTH, &bytes, WIDTH);
   }
+}
+
+// In 16 bits, four columns are in the order 0, 2, 1, 3: the pairs that `dot_fours` multiplies.
+static inline void store_ints(int16_t* to, const IntLine& line) {
+  int32_t from[LINE];
+  memcpy(from, &line, sizeof from);
+  for (int i = 0; i < LINE; i++) to[i] = int16_t(from[i % 4 == 1 ? i + 1 : i % 4 == 2 ? i - 1 : i]);
 }
 
 static inline Line floats_of(const IntLine& ints) {
@@ -236,7 +257,7 @@ static inline Bytes bytes_at(const void* from) {
   return bytes;
 }
 
-// Two bf16 columns of a row of x as one word.
+// Two 16-bit columns of a row of x as one word.
 static inline uint32_t pair_at(const uint16_t* x) {
   uint32_t pair;
   memcpy(&pair, x, sizeof pair);
@@ -295,11 +316,26 @@ static inline IntLine dot_fours(const Bytes& w, const int8_t* four, IntLine sum)
   return sum;
 }
 
-// A line of one number in memory; one instruction, where `line_of` adds 0 first.
-static inline Line line_at(const float* from) {
-  Line line;
-  for (int i = 0; i < PARTS; i++) line.part[i] = *from - Floats{};
-  return line;
+// sum += the products of two pairs of 16-bit numbers, of which those of `pairs` are below 2^15.
+static inline Ints add_pairs(const Words& pairs, uint32_t pair, Ints sum) {
+#if defined(__AVX512VNNI__)
+  return (Ints)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)pairs, _mm512_set1_epi32(pair));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  return sum + (Ints)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi32(pair));
+#else
+  return sum + (Ints)(pairs & 0xffff) * int16_t(pair) + (Ints)(pairs >> 16) * int16_t(pair >> 16);
+#endif
+}
+
+// The same for a row in 16 bits, see `store_ints`: the even bytes of each word are a pair, and the odd ones too.
+template <bool SMALL>
+static inline IntLine dot_fours(const Bytes& w, const int16_t* four, IntLine sum) {
+  const uint32_t even = pair_at((const uint16_t*)four), odd = pair_at((const uint16_t*)four + 2);
+  for (int i = 0; i < PARTS; i++) {
+    sum.part[i] = add_pairs(w.part[i] & 0x00ff00ffu, even, sum.part[i]);
+    sum.part[i] = add_pairs((Words)((Shorts)w.part[i] >> 8), odd, sum.part[i]);
+  }
+  return sum;
 }
 
 // A float16 number as it is in memory; bf16 is uint16_t.

@@ -10,7 +10,7 @@ LINE = 16  # outputs of a block
 COLUMNS = {4: 8, 8: 4}  # of each output in a line, by bits
 GROUP_SIZES = (32, 64, 128)
 FLOATS = "bfloat16", "float32"  # types of x and y
-PLANES = (1, 2)  # rows of bytes for each row of x
+X_BITS = (8, 16)  # of the integers that x is rounded to
 CONSTANTS = *FLOATS, "float16"  # types of scales and biases, by their number in C++
 
 
@@ -63,7 +63,7 @@ class PackedMatrix:
         outputs: O.
         group_size: numbers that share a scale: 32, 64 or 128.
         bits: 4 or 8.
-        planes: 1 rounds x to bytes, 2 to bytes and the bytes of what these have lost.
+        x_bits: 8 or 16: of the integers that x is rounded to.
 
     Raises:
         ValueError: a shape, a type or a number is wrong.
@@ -77,12 +77,12 @@ class PackedMatrix:
         outputs: int,
         group_size: int,
         bits: int,
-        planes: int = 1,
+        x_bits: int = 8,
     ):
-        if bits not in COLUMNS or group_size not in GROUP_SIZES or planes not in PLANES:
+        if bits not in COLUMNS or group_size not in GROUP_SIZES or x_bits not in X_BITS:
             raise ValueError(
-                f"{bits} bits in groups of {group_size}, x in {planes} planes: choose 4 or 8 bits, groups of 32, 64 "
-                "or 128, and 1 or 2 planes"
+                f"{bits} bits in groups of {group_size}, x in {x_bits} bits: choose 4 or 8 bits, groups of 32, 64 or "
+                "128, and 8 or 16 bits of x"
             )
         blocks, groups = -(-outputs // LINE), constants.shape[1]
         self.outputs, self.columns = outputs, groups * group_size
@@ -91,7 +91,7 @@ class PackedMatrix:
         self.kernel, self._arrays = kernel, (w, constants)  # keeps them alive
         self._addresses = w.address, constants.address
         self._sizes = outputs, self.columns, group_size, bits
-        self._kinds = CONSTANTS.index(constants.dtype), planes
+        self._kinds = CONSTANTS.index(constants.dtype), x_bits
 
     def fields(self, bias: int | None) -> list[int]:
         """A `Matrix` of `layers.cpp`.
@@ -102,7 +102,8 @@ class PackedMatrix:
         return [*self._addresses, bias or 0, *self._sizes, *self._kinds]
 
     def multiply(self, x: int, y: int, bias: int | None, rows: int, is_bf16: bool, threads: int) -> None:
-        """Writes x @ Wᵀ + bias to y, with x rounded to `planes`: each group of a row has its largest number as 127.
+        """Writes x @ Wᵀ + bias to y, with x rounded to `x_bits`: each group of a row has its largest number
+        as 127 or 32,767.
 
         Nothing is checked: `x` (R, I) and `y` (R, O), both bf16 or both float32, and `bias` (O,), float32 or None, are
         addresses of arrays whose numbers follow each other.
@@ -133,13 +134,13 @@ class QuantizedKernel(Kernel):
         group_size: int,
         bits: int,
         threads: int = 1,
-        planes: int = 1,
+        x_bits: int = 8,
     ) -> None:
         """Writes x @ Wᵀ + bias to y once, see `PackedMatrix`.
 
         Args:
             x: (R, I), bf16 or float32.
-            w, constants, group_size, bits, planes: see `PackedMatrix`.
+            w, constants, group_size, bits, x_bits: see `PackedMatrix`.
             bias: (O,), float32; None adds nothing.
             y: (R, O), in x's type.
             threads: that share the outputs.
@@ -150,7 +151,7 @@ class QuantizedKernel(Kernel):
             NotImplementedError: a task of Day 4.1 is blank.
         """
         rows, outputs = y.shape
-        matrix = PackedMatrix(self, w, constants, outputs, group_size, bits, planes)
+        matrix = PackedMatrix(self, w, constants, outputs, group_size, bits, x_bits)
         require("x", x, (rows, matrix.columns), *FLOATS)
         require("y", y, (rows, outputs), x.dtype)
         if bias is not None:

@@ -20,7 +20,7 @@ CONSTANTS = FLOATS | {torch.float16: "float16"}
 
 @dataclass(frozen=True, eq=False)
 class NativeQuantizedMatrix:
-    """A matrix (O, I) in 4 or 8 bits, packed in lines. A product rounds x to bytes, see `PackedMatrix.multiply`.
+    """A matrix (O, I) in 4 or 8 bits, packed in lines. A product rounds x to integers, see `PackedMatrix.multiply`.
 
     Args:
         lines: (O / 16, I / C, 16, 4), uint8, see `quantized_product.pack`.
@@ -30,7 +30,7 @@ class NativeQuantizedMatrix:
         bits: 4 or 8.
         kernel: of the solution in use.
         float_dtype: the type of the dequantised numbers; that of the constants when None.
-        planes: 1 rounds x to 8 bits, 2 to 15.
+        x_bits: 8 or 16: of the integers that x is rounded to.
     """
 
     lines: torch.Tensor
@@ -40,21 +40,21 @@ class NativeQuantizedMatrix:
     bits: int
     kernel: QuantizedKernel
     float_dtype: torch.dtype | None = None
-    planes: int = 1
+    x_bits: int = 8
     _packed: PackedMatrix = field(init=False)  # made once: checks would take as long as a small product
 
     def __post_init__(self):
-        sizes = self.shape[0], self.group_size, self.bits, self.planes
+        sizes = self.shape[0], self.group_size, self.bits, self.x_bits
         packed = _packed_matrix(self.kernel, self.lines, self.constants, *sizes)
         object.__setattr__(self, "_packed", packed)
 
     @classmethod
-    def of(cls, w: Any, kernel: QuantizedKernel, planes: int = 1) -> "NativeQuantizedMatrix":
+    def of(cls, w: Any, kernel: QuantizedKernel, x_bits: int = 8) -> "NativeQuantizedMatrix":
         """Packs a matrix on the CPU, some rows at a time.
 
         Args:
             w: Day 2.3's `QuantizedWeights`, with its words.
-            kernel, planes: see `NativeQuantizedMatrix`.
+            kernel, x_bits: see `NativeQuantizedMatrix`.
 
         Raises:
             ValueError: its scales are neither bf16 nor float16 nor float32.
@@ -71,7 +71,7 @@ class NativeQuantizedMatrix:
             lines[start // LINE :][: len(packed)] = packed
         constants = quantized_product.pack_constants(_bits_of(scales), _bits_of(biases))
         constants = torch.from_numpy(constants).view(scales.dtype)
-        return cls(lines, constants, (O, I), w.group_size, w.bits, kernel, w.dtype, planes)
+        return cls(lines, constants, (O, I), w.group_size, w.bits, kernel, w.dtype, x_bits)
 
     @classmethod
     def joined(cls, matrices: Sequence["NativeQuantizedMatrix"]) -> "NativeQuantizedMatrix":
@@ -93,7 +93,7 @@ class NativeQuantizedMatrix:
         )
         outputs = sum(each.shape[0] for each in matrices)
         shape = outputs, first.shape[1]
-        kind = first.group_size, first.bits, first.kernel, first.float_dtype, first.planes
+        kind = first.group_size, first.bits, first.kernel, first.float_dtype, first.x_bits
         return cls(lines, constants, shape, *kind)
 
     def __repr__(self) -> str:
@@ -104,7 +104,7 @@ class NativeQuantizedMatrix:
     @property
     def kind(self) -> tuple[Any, ...]:
         """What matrices that are joined have in common."""
-        return self.shape[1], self.group_size, self.bits, self.constants.dtype, self.dtype, self.planes
+        return self.shape[1], self.group_size, self.bits, self.constants.dtype, self.dtype, self.x_bits
 
     @property
     def dtype(self) -> torch.dtype:
@@ -130,13 +130,13 @@ class NativeQuantizedMatrix:
         return (groups * scales.unsqueeze(-1) + biases.unsqueeze(-1)).flatten(-2).to(self.dtype)
 
     def __call__(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """x @ Wᵀ + bias with x rounded, see `planes`: (..., I) and (O,) or None to (..., O), in x's type.
+        """x @ Wᵀ + bias with x rounded, see `x_bits`: (..., I) and (O,) or None to (..., O), in x's type.
 
         Raises:
             ValueError: x has other columns, or is not bf16 or float32 on the CPU; or the bias has another size.
         """
         if torch.compiler.is_compiling():
-            sizes = self.shape[0], self.group_size, self.bits, self.planes
+            sizes = self.shape[0], self.group_size, self.bits, self.x_bits
             return _LINEAR(x, self.lines, self.constants, bias, *sizes, self.kernel.package)
         return _multiply(x, self._packed, bias)
 
@@ -187,7 +187,7 @@ _library = torch.library.Library("tiny_llm", "FRAGMENT")
 if not hasattr(torch.ops.tiny_llm, "native_quantized_linear"):
     _library.define(
         "native_quantized_linear(Tensor x, Tensor lines, Tensor constants, Tensor? bias, int outputs, int group_size, "
-        "int bits, int planes, str package) -> Tensor"
+        "int bits, int x_bits, str package) -> Tensor"
     )
 
     @torch.library.impl(_library, "native_quantized_linear", "CompositeExplicitAutograd")
@@ -199,11 +199,11 @@ if not hasattr(torch.ops.tiny_llm, "native_quantized_linear"):
         outputs: int,
         group_size: int,
         bits: int,
-        planes: int,
+        x_bits: int,
         package: str,
     ) -> torch.Tensor:
         kernel = sys.modules[package].NATIVE.quantized_product
-        return _multiply(x, _packed_matrix(kernel, lines, constants, outputs, group_size, bits, planes), bias)
+        return _multiply(x, _packed_matrix(kernel, lines, constants, outputs, group_size, bits, x_bits), bias)
 
     @torch.library.register_fake("tiny_llm::native_quantized_linear", lib=_library)
     def _shape_of_linear(

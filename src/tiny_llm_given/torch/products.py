@@ -162,17 +162,16 @@ def has_onednn() -> bool:
 def quantized_ways(solution: TorchSolution) -> dict[str, ProductWay]:
     """The ways to multiply by `QuantizedWeights` on this machine's CPU, by name.
 
-    "int8" rounds activations to bytes, for the kernel of Day 4.1, and "int16" to two planes of bytes; "usual" is Day
-    2.3's.
+    "int8" and "int16" round activations to such integers, for the kernel of Day 4.1; "usual" is Day 2.3's.
     """
     usual = {"usual": ProductWay(PLAIN, solution.prepare_weights, _by_layer)}
     kernel = solution.NATIVE.quantized_product
     if not kernel.works:
         return usual
-    planes = {"int8": 1, "int16": 2}
+    x_bits = {"int8": 8, "int16": 16}
     return usual | {
-        name: ProductWay(name, partial(NativeQuantizedMatrix.of, kernel=kernel, planes=count), _by_layer)
-        for name, count in planes.items()
+        name: ProductWay(name, partial(NativeQuantizedMatrix.of, kernel=kernel, x_bits=count), _by_layer)
+        for name, count in x_bits.items()
     }
 
 
