@@ -27,6 +27,8 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 # Both are read at the first product, so they may be set after torch was imported.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
+# Linux gives large pages to large arrays that ask for them. Read at the first allocation.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 import torch
 
 Array = torch.Tensor

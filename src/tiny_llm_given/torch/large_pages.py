@@ -1,0 +1,46 @@
+"""The packed matrices of small layers in one array: the processor looks up fewer addresses in large pages.
+
+torch asks for large pages (`THP_MEM_ALLOC_ENABLE`, see the kit's `backend_torch`) for arrays that have one at least.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+PAGE = 2**21  # bytes
+ALIGNED = 64  # bytes: a line of a matrix is a line of the cache
+PARTS = "lines", "constants"  # of a packed matrix
+
+
+def in_large_pages(weights: Iterable[list[tuple[Any, Any]]]) -> None:
+    """Moves what is smaller than a large page into an array of its own.
+
+    Args:
+        weights: lists of packed matrices with their biases; a matrix that moves is replaced in its list.
+    """
+    lists = list(weights)
+    small = [part for each in lists for matrix, _ in each for part in _small_parts(matrix).values()]
+    room = torch.empty(sum(map(_room_for, small)), dtype=torch.uint8)
+    used = 0
+
+    def moved(array: torch.Tensor) -> torch.Tensor:
+        nonlocal used
+        place = room[used : used + array.nbytes].view(array.dtype).view(array.shape)
+        used += _room_for(array)
+        return place.copy_(array)
+
+    for each in lists:
+        for index, (matrix, bias) in enumerate(each):
+            parts = {name: moved(part) for name, part in _small_parts(matrix).items()}
+            each[index] = replace(matrix, **parts), bias
+
+
+def _small_parts(matrix: Any) -> dict[str, torch.Tensor]:
+    parts = {name: getattr(matrix, name) for name in PARTS if hasattr(matrix, name)}
+    return {name: part for name, part in parts.items() if part.nbytes < PAGE}
+
+
+def _room_for(array: torch.Tensor) -> int:
+    return -(-array.nbytes // ALIGNED) * ALIGNED
