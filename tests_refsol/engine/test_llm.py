@@ -1090,6 +1090,16 @@ def test_the_example_of_the_readme_answers_its_questions(monkeypatch, capsys):
     assert first.startswith("Chunked prefill splits") and second.startswith("A KV cache keeps")
 
 
+@pytest.mark.parametrize(("part", "number"), [("serving", 2), ("torch", 6)])
+def test_a_learner_who_has_not_filled_day_4_4_is_told_so_when_the_engine_is_opened(monkeypatch, part, number):
+    blanks = {part: {Task(4, 4, number), Task(4, 3, 1)}}
+    monkeypatch.setattr(capabilities, "blank_tasks", lambda solution, part: blanks.get(part, set()))
+    monkeypatch.setattr("tiny_llm_kit.engine.llm.open_job", lambda job: None)
+    with pytest.raises(ValueError, match=r"^async_scheduling is Day 4\.4, which has a blank task: .* out$"):
+        tiny_llm.LLM(backend="torch", async_scheduling=True)
+    tiny_llm.LLM(backend="torch", async_scheduling=False)
+
+
 def test_a_learner_who_has_no_buckets_yet_runs_eagerly(monkeypatch):
     """On CUDA too, where `LLM` would otherwise compile and so ask for Day 3.4."""
     monkeypatch.setattr(capabilities, "blank_tasks", lambda solution, backend: {Task(3, 4, 1)})

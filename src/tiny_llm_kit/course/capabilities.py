@@ -154,13 +154,19 @@ def load_options(solution: str, backend: str) -> dict[str, Any]:
 def network_options(solution: str, backend: str) -> dict[str, Any]:
     """Options of `engine.loading.load_network` for this solution."""
     options = load_options(solution, backend)
-    del options["chunk_mask"]  # of a runner of Week 2
-    return options
+    return {name: value for name, value in options.items() if name != "chunk_mask"}  # of a runner of Week 2
 
 
 def engine_options(solution: str, backend: str) -> dict[str, Any]:
     """Options of the engine for this solution: it compiles nothing before there are buckets."""
     return {} if has("buckets", blank_tasks(solution, backend)) else {"enforce_eager": True}
+
+
+def check_filled(solution: str, backend: str, day: Day, option: str) -> None:
+    """Raise ValueError if a task of a day is blank that an option needs: the engine would end at its first step."""
+    blank = {task.of_day for part in (backend, "serving") for task in blank_tasks(solution, part)}
+    if day in blank:
+        raise ValueError(f"{option} is Day {day}, which has a blank task: fill it, or leave {option} out")
 
 
 def open_llm(options: Namespace, **engine: Any) -> LLM:

@@ -1,0 +1,125 @@
+"""Asynchronous scheduling in the real engine: whatever a load does, its answers are those of an engine that waits."""
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tiny_llm_common.structured_outputs import StructuredOutputsParams
+from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.loading import load_network, random_network
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.weights.random_weights import shape
+from tiny_llm_ref import SamplingParams
+
+# The blocks hold one request of the greatest length.
+SMALL: dict[str, Any] = {
+    "block_size": 8,
+    "num_blocks": 10,
+    "max_model_len": 40,
+    "max_num_batched_tokens": 16,
+    "max_num_seqs": 4,
+}
+NEEDED = {
+    "max_tokens": st.integers(1, 18),
+    "seed": st.integers(0, 99),
+    "temperature": st.sampled_from([0.0, 1.2]),
+}
+FREE = {
+    "n": st.just(2),
+    "ignore_eos": st.just(True),
+    "min_tokens": st.just(1),
+    "stop": st.sampled_from(["e", "th"]),
+    "stop_token_ids": st.lists(st.integers(0, 300), min_size=40, max_size=80),
+    "presence_penalty": st.just(1.0),
+    "repetition_penalty": st.just(1.3),
+    "logit_bias": st.just({101: 4.0}),
+    "logprobs": st.just(1),
+}
+FORMS = [StructuredOutputsParams(regex="(ab)+c"), StructuredOutputsParams(choice=["yes", "no", "never"])]
+PARAMS = st.fixed_dictionaries(NEEDED, optional=FREE) | st.fixed_dictionaries(
+    {**NEEDED, "structured_outputs": st.sampled_from(FORMS)}
+)
+
+
+class Asked(NamedTuple):
+    """A request, the step before which it comes, and the one before which its reader leaves."""
+
+    prompt: list[int]
+    params: dict
+    comes: int
+    leaves: int
+
+
+LOADS = st.lists(
+    st.builds(
+        Asked,
+        st.lists(st.integers(30, 250), min_size=4, max_size=20),
+        PARAMS,
+        st.integers(0, 4),
+        st.just(99) | st.integers(1, 12),
+    ),
+    min_size=4,
+    max_size=6,
+)
+
+
+# Four at once, with answers to their limit: they do not fit.
+BUSY = [
+    Asked([*range(40 + i, 50 + i)], {"max_tokens": 18, "seed": i, "ignore_eos": True}, 0, 99)
+    for i in range(4)
+]
+
+
+@pytest.fixture(scope="module", params=installed_backends())
+def engines(request):
+    """One that waits for each step, and one that runs ahead."""
+    port = Port("tiny_llm_ref", request.param, "cpu", "float32")
+    _, tokenizer = load_network(port, "tiny-qwen3", "week3")
+    loaded = port, random_network(port, shape("tiny-qwen3", 2))[0], tokenizer
+    return [LLM.of(*loaded, **SMALL, async_scheduling=ahead).engine for ahead in (False, True)]
+
+
+def answers(engine, load: list[Asked]) -> list:
+    """All answers to a load, in order."""
+    requests = [engine.request(None, asked.prompt, SamplingParams(**asked.params)) for asked in load]
+    step = 0
+    while engine.has_work_remaining() or any(step <= asked.comes for asked in load):
+        for asked, request in zip(load, requests, strict=True):
+            if step == asked.comes:
+                engine.add(request)
+            if step == asked.comes + asked.leaves:
+                request.abort()
+        engine.step()
+        step += 1
+    engine.collect_results()
+    engine.reset_prefix_cache()
+    assert engine.allocator.num_free == engine.allocator.num_blocks and not engine.num_open
+    return [sequence for request in requests for sequence in request.sequences]
+
+
+def test_whatever_a_load_does_the_answers_are_those_of_an_engine_that_waits(engines):
+    seen = Counter()
+
+    @settings(max_examples=10)
+    @given(LOADS)
+    @example(BUSY)
+    def fuzz(load):
+        for waits, ahead in zip(*(answers(engine, load) for engine in engines), strict=True):
+            seen[ahead.finish_reason, ahead.stop_reason is None] += 1
+            seen["preempted"] += ahead.num_preemptions
+            count = min(len(waits.tokens), len(ahead.tokens))
+            assert waits.tokens[:count] == ahead.tokens[:count]
+            if "abort" in (waits.finish_reason, ahead.finish_reason):
+                continue  # a step of the other engine may have come before it
+            assert (waits.tokens, waits.text) == (ahead.tokens, ahead.text)
+            assert (waits.finish_reason, waits.stop_reason) == (ahead.finish_reason, ahead.stop_reason)
+            pairs = zip(waits.sampled, ahead.sampled, strict=True)
+            assert all(one.logprob == pytest.approx(other.logprob, abs=1e-4) for one, other in pairs)
+
+    fuzz()
+    ends = [("length", True), ("stop", True), ("stop", False), ("abort", True)]
+    assert all(seen[kind] for kind in [*ends, "preempted"]), seen
