@@ -28,18 +28,22 @@ NEEDED = {
     "seed": st.integers(0, 99),
     "temperature": st.sampled_from([0.0, 1.2]),
 }
+FEW = dict.fromkeys(range(64, 70), 9.0)  # the letters from a to f: so tokens come again, and penalties count
 FREE = {
+    "logit_bias": st.just(FEW),
     "n": st.just(2),
     "ignore_eos": st.just(True),
     "min_tokens": st.just(1),
-    "stop": st.sampled_from(["e", "th"]),
+    "stop": st.sampled_from(["e", "ad"]),
     "stop_token_ids": st.lists(st.integers(0, 300), min_size=40, max_size=80),
     "presence_penalty": st.just(1.0),
     "repetition_penalty": st.just(1.3),
-    "logit_bias": st.just({101: 4.0}),
     "logprobs": st.just(1),
 }
-FORMS = [StructuredOutputsParams(regex="(ab)+c"), StructuredOutputsParams(choice=["yes", "no", "never"])]
+FORMS = [
+    StructuredOutputsParams(regex="[a-c]{3}[d-f]{3}[0-9]+"),
+    StructuredOutputsParams(choice=["yes", "no", "never"]),
+]
 PARAMS = st.fixed_dictionaries(NEEDED, optional=FREE) | st.fixed_dictionaries(
     {**NEEDED, "structured_outputs": st.sampled_from(FORMS)}
 )
@@ -67,10 +71,12 @@ LOADS = st.lists(
 )
 
 
-# Four at once, with answers to their limit: they do not fit.
+# Four at once, with answers to their limit: they do not fit. Two of them need each token before the next draw.
+LONG = {"max_tokens": 18, "seed": 1, "temperature": 1.2}
+KINDS = {"structured_outputs": FORMS[0]}, {"presence_penalty": 2.0, "logit_bias": FEW}, {}, {}
 BUSY = [
-    Asked([*range(40 + i, 50 + i)], {"max_tokens": 18, "seed": i, "ignore_eos": True}, 0, 99)
-    for i in range(4)
+    Asked([*range(40 + i, 50 + i)], LONG | kind | {"ignore_eos": i > 0}, 0, 99)
+    for i, kind in enumerate(KINDS)
 ]
 
 
