@@ -92,7 +92,7 @@ def largest_fp8(device: str) -> float:
 
     After vllm-gaudi's `extension/ops.py`. Not run on a Gaudi.
     """
-    return 240.0 if device == "hpu" and "2" in torch.hpu.get_device_name() else 448.0
+    return 448.0 if device != "hpu" or "3" in torch.hpu.get_device_name() else 240.0
 
 
 def mark_step() -> None:
