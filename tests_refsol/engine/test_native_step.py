@@ -154,3 +154,16 @@ def test_other_layers_keep_their_path(port, native_model, monkeypatch):
     assert isinstance(native_model().through_layers, native_step.NativeStep)
     monkeypatch.setattr(native_step, "NAMES", dict.fromkeys(native_step.NAMES, "float64"))
     assert "through_layers" not in vars(native_model())
+
+
+def test_the_last_norm_is_a_kernel_and_small_matrices_are_in_one_array(port, native_model):
+    model = native_model("444444")
+    x = torch.randn(1, 3, model.norm.weight.shape[0]).to(model.norm.weight.dtype)
+    expected = torch.rms_norm(x, model.norm.weight.shape, model.norm.weight, model.norm.eps)
+    torch.testing.assert_close(model.norm(x), expected)
+    matrices = [
+        matrix for layer in model.layers for each in native_step._weights(layer) for matrix, _ in each
+    ]
+    parts = [part for matrix in matrices for part in (matrix.lines, matrix.constants)]
+    assert len({part.untyped_storage().data_ptr() for part in parts}) == 1
+    assert all(part.data_ptr() % 64 == 0 for part in parts)

@@ -97,6 +97,13 @@ def numbers_of(array: NativeArray) -> np.ndarray:
     return np.frombuffer(memoryview(memory), kind).reshape(array.shape)
 
 
+def floats_of(numbers: np.ndarray) -> np.ndarray:
+    """Numbers in float32; those in uint16 are bf16."""
+    if numbers.dtype == np.uint16:
+        return (numbers.astype(np.uint32) << 16).view(np.float32)
+    return numbers.astype(np.float32)
+
+
 def require(name: str, array: NativeArray, shape: tuple[int, ...], *dtypes: str) -> None:
     """Raises ValueError unless an array has this shape and one of these types."""
     if array.shape != shape or array.dtype not in dtypes:

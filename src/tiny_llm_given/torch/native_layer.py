@@ -12,7 +12,7 @@ import torch
 
 from ..layers import BiasedLinear
 from ..native import between_products
-from ..native.kernel import LINE, NativeArray
+from ..native.kernel import LINE, NativeArray, rows_of
 from .native import NativeMatrix, native_array
 from .native_quantized import NativeQuantizedMatrix, is_native
 
@@ -54,7 +54,7 @@ class NativeLayer:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """See `Qwen3LayerWeek3.project_in`."""
         x = x[0]
-        heads = _product(self._normalized(x, self.input_norm), self.w_in)
+        heads = _product(_normalized(x, self.input_norm, self.eps), self.w_in)
         query = x.new_empty(len(x), self.heads, self.head_dim)
         key, value = (x.new_empty(len(x), self.kv_heads, self.head_dim) for _ in range(2))
         between_products.split_heads(
@@ -74,15 +74,18 @@ class NativeLayer:
     def project_out(self, x: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
         """See `Qwen3LayerWeek3.project_out`."""
         x = x[0] + _product(heads.flatten(1), self.w_out)
-        return (x + self.mlp(self._normalized(x, self.mlp_norm)))[None]
+        return (x + self.mlp(_normalized(x, self.mlp_norm, self.eps)))[None]
 
-    def _normalized(self, x: torch.Tensor, weight: NativeArray) -> torch.Tensor:
-        """RMSNorm of rows (R, E)."""
-        y = torch.empty_like(x)
-        between_products.normalize(
-            native_array(x), weight, native_array(y), self.eps, torch.get_num_threads()
-        )
-        return y
+
+class NativeNorm:
+    """A model's last RMSNorm: for one row, torch's takes as long as a layer."""
+
+    def __init__(self, norm: Any):
+        self.weight, self.eps, self._array = norm.weight, norm.eps, native_array(norm.weight)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """See `RMSNorm`: (..., E) in the weight's type to (..., E)."""
+        return _normalized(x.contiguous(), self._array, self.eps)
 
 
 class NativeMLP:
@@ -113,6 +116,14 @@ def can_be_native(layer: Any) -> bool:
 def has_kernel(layer: Any) -> bool:
     """Whether the products of a layer are kernels of Day 4.1."""
     return isinstance(layer, NativeLayer) or is_native(layer.wq)
+
+
+def _normalized(x: torch.Tensor, weight: NativeArray, eps: float) -> torch.Tensor:
+    """RMSNorm of the last axis; the numbers of x follow each other in memory."""
+    y = torch.empty_like(x)
+    rows, out = rows_of(native_array(x)), rows_of(native_array(y))
+    between_products.normalize(rows, weight, out, eps, torch.get_num_threads())
+    return y
 
 
 def _is_dense(layer: Any) -> bool:

@@ -16,7 +16,7 @@ from ..native.layers import LayersKernel, layer_fields, plain_matrix
 from ..windows import WindowedLayer, inner_layer
 from .large_pages import in_large_pages
 from .native import NAMES, DecodeRuns, NativeMatrix
-from .native_layer import Biased, NativeLayer, NativeMLP
+from .native_layer import Biased, NativeLayer, NativeMLP, NativeNorm
 from .page_attention import PageReads
 
 
@@ -68,6 +68,7 @@ def use_native_step(model: Any, kernel: LayersKernel) -> None:
     dtype = NAMES.get(model.norm.weight.dtype, "")
     if all(_is_native(layer, dtype) for layer in inner) and kernel.works:
         in_large_pages(each for layer in inner for each in _weights(layer))
+        model.norm = NativeNorm(model.norm)
         model.through_layers = NativeStep(model.layers, kernel)
 
 
