@@ -1,8 +1,11 @@
 """Wrong solutions, each of which the tests of its own task must kill. `tests_refsol/mutants/` lists them."""
 
+import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from os.path import normpath
 from pathlib import Path
@@ -20,6 +23,7 @@ from tiny_llm_kit.repo import BACKENDS, ROOT
 from .in_process import DayTests, with_day_tests
 
 FOLDER = ROOT / "tests_refsol" / "mutants"
+KILLS = FOLDER / "kills" / "after.json"  # what `--matrix` wrote
 AT_LEAST = 5  # mutants per day
 AT_MOST = 8  # mutants per task; one for both ports counts once
 Edit = tuple[str, str]
@@ -120,9 +124,23 @@ def judge(tests: DayTests, mutant: Mutant, part: str, backend: str | None = None
     except ValueError as error:
         return Verdict(mutant, part, "stale", str(error))
     tests.solution.put(texts)
+    tests.failed_for.setdefault(mutant, _killers().get((mutant.task, mutant.idea, part), ""))
     last = tests.first_failure(mutant.address, part if part in BACKENDS else backend, mutant)
     status = {"passed": "survived", "failed": "killed"}.get(last.status, "crashed")
     return Verdict(mutant, part, status, f"{last.nodeid.split('::')[-1]}: {last.message}".splitlines()[0])
+
+
+@cache
+def _killers() -> dict[tuple[str, str, str], str]:
+    """By task, idea and part: the first test that failed when the matrix was written. It is tried first."""
+    tasks = json.loads(KILLS.read_text(encoding="utf-8"))["tasks"]
+    return {
+        (task, mutant["idea"], part): kills["tests"][int(first[0])]
+        for task, kills in tasks.items()
+        for mutant in kills["mutants"]
+        for part, numbers in mutant.items()
+        if part != "idea" and (first := re.match(r"\d+", numbers))
+    }
 
 
 def edits_of(chosen: Iterable[Day], backends: Iterable[str], console: Console) -> list[tuple[Mutant, str]]:
