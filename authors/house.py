@@ -4,10 +4,8 @@ Code lines have no blank lines, comments and docstrings: documentation costs not
 """
 
 import ast
-import io
 import re
 import sys
-import tokenize
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -27,7 +25,7 @@ from tiny_llm_kit.repo import BACKENDS, ROOT, SOURCES
 
 from .overlay import statements
 
-LAYOUT = {"NL", "COMMENT", "NEWLINE", "INDENT", "DEDENT", "ENDMARKER"}
+QUOTES = re.compile("\"{3}|'{3}")
 BELOW = ("tiny_llm_common", "tiny_llm_given")  # what a solution imports by its whole name
 Import = tuple[Path, frozenset[str]]  # a file, and the names that an import binds
 
@@ -44,13 +42,21 @@ def ceilings() -> dict[str, int]:
 def code_lines(file: Path) -> frozenset[int]:
     """The numbers of the lines of code of a file: in C++ those that are not blank and no comment."""
     source = file.read_text(encoding="utf-8")
+    lines = dict(enumerate(source.split("\n"), 1))
+    code = re.compile(r"\s*(?!#)\S" if file.suffix == ".py" else r"\s*(?!//)\S")
+    found = {number for number, line in lines.items() if code.match(line)}
     if file.suffix != ".py":
-        code = re.compile(r"\s*(?!//)\S")
-        return frozenset(n for n, line in enumerate(source.splitlines(), 1) if code.match(line))
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    code = (token for token in tokens if tokenize.tok_name[token.type] not in LAYOUT)
-    lines = {line for token in code for line in range(token.start[0], token.end[0] + 1)}
-    return frozenset(lines - docstring_lines(source))
+        return frozenset(found)
+    docstrings = docstring_lines(source)
+    if any(QUOTES.search(line) for number, line in lines.items() if number not in docstrings):
+        found |= text_lines(source)
+    return frozenset(found - docstrings)
+
+
+def text_lines(source: str) -> set[int]:
+    """The numbers of the lines of all texts of several lines, some of which may be blank or begin with #."""
+    texts = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant | ast.JoinedStr))
+    return {line for text in texts for line in range(text.lineno, (text.end_lineno or text.lineno) + 1)}
 
 
 def docstring_lines(source: str) -> set[int]:
@@ -139,6 +145,8 @@ def _run(tree: ast.AST) -> Iterator[ast.AST]:
 
 def is_only_for(lines: set[int], names: frozenset[str], tree: ast.AST) -> bool:
     """Whether names are used, and only in these lines."""
+    if not lines:
+        return False
     used = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in names]
     return bool(used) and lines.issuperset(used)
 

@@ -151,8 +151,8 @@ def test_tasks_after_the_first_that_fails_are_unknown(clone):
     day = ("test", *DAY_1)
     done = clone.run(*day)
     assert done.returncode == 1 and "task 1.1.2 fails: later tests were not run" in done.stdout
-    found = [state_of(clone, f"1.1.{number}") for number in (1, 2, 3, 4)]
-    assert found == [f"{PORT} {state}" for state in ("green", "filled", "unknown", "unknown")]
+    states = states_of(clone, "1.1.1", "1.1.2", "1.1.3", "1.1.4")
+    assert states == tuple(f"{PORT} {state}" for state in ("green", "filled", "unknown", "unknown"))
     done = clone.run(*day, "--all")
     assert done.returncode == 1 and "later tests" not in done.stdout
     assert state_of(clone, "1.1.3") == f"{PORT} green"
@@ -181,8 +181,8 @@ def test_an_odd_setting_is_one_line_and_odd_results_are_none(clone, text):
     private.mkdir()
     for name in ("settings.json", "results.json"):
         (private / name).write_bytes(text.encode(errors="surrogateescape"))
-        done = clone.run("course", "status", "--backend", PORT)
-        assert done.returncode == 0 and "blank" in done.stdout, done.stderr
+    done = clone.run("course", "status", "--backend", PORT)
+    assert done.returncode == 0 and "blank" in done.stdout, done.stderr
     done = clone.run("course", "status")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert "settings.json: not a settings file; delete it" in done.stderr
@@ -403,20 +403,24 @@ def test_the_commands_work_where_the_locale_is_not_utf_8(clone):
         assert done.returncode == 0, done.stderr
 
 
-def state_of(clone, task: str) -> str:
-    """The part and the status of a task, as `course status` prints them."""
+def states_of(clone, *tasks: str) -> tuple[str, ...]:
+    """The part and the status of tasks, as one `course status` prints them."""
     status = clone.run("course", "status", "--backend", PORT).stdout
-    return " ".join(re.search(rf"{re.escape(task)} +(\w+) +(\w+)", status).groups())
+    return tuple(" ".join(re.search(rf"{re.escape(task)} +(\w+) +(\w+)", status).groups()) for task in tasks)
+
+
+def state_of(clone, task: str) -> str:
+    return states_of(clone, task)[0]
 
 
 def test_a_task_of_the_policy_stands_once_and_is_green_when_all_its_tests_are(clone):
     """Some tests of the policy run the port's model: one of them that fails is enough, whatever the others say."""
     assert state_of(clone, "2.6.9") == "serving blank"
     assert clone.run("course", "skip", "--through", "2.6", "--backend", PORT).returncode == 0
-    assert (state_of(clone, "2.6.9"), state_of(clone, "2.6.3")) == ("serving filled", f"{PORT} filled")
+    assert states_of(clone, "2.6.9", "2.6.3") == ("serving filled", f"{PORT} filled")
     done = clone.run("test", "--week", "2", "--day", "6", "--backend", PORT)
     assert done.returncode == 0, done.stdout
-    assert (state_of(clone, "2.6.9"), state_of(clone, "2.6.3")) == ("serving green", f"{PORT} green")
+    assert states_of(clone, "2.6.9", "2.6.3") == ("serving green", f"{PORT} green")
     path = clone.learner / f"{PORT}_backend" / "batching_kv_cache.py"
     edit(path, "self.active[slot] = 0, False", "self.active[slot] = 0, True")
     assert clone.run("test", "--week", "2", "--day", "6", "--task", "9", "--backend", PORT).returncode == 1
@@ -429,6 +433,6 @@ def test_reset_puts_the_policy_back_for_either_port(clone):
     assert state_of(clone, "2.6.4") == "serving filled"
     done = clone.run("course", "reset", "--week", "2", "--day", "6", "--task", "4", "--backend", OTHER)
     assert "blank again: src/tiny_llm/serving/chunked_prefill/request.py" in done.stdout
-    assert (state_of(clone, "2.6.4"), state_of(clone, "2.6.5")) == ("serving blank", "serving filled")
+    assert states_of(clone, "2.6.4", "2.6.5") == ("serving blank", "serving filled")
     clone.run("course", "reset", "--week", "2", "--day", "6", "--backend", "all")
     assert clone.git("status", "--porcelain") == ""

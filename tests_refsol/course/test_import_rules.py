@@ -4,10 +4,12 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from authors.overlay import statements
 from tiny_llm_kit.commands import main as command
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.repo import BACKENDS, ROOT, SOURCES
@@ -30,6 +32,7 @@ GIVEN = "tiny_llm_given"  # what both solutions use and nobody fills in
 SOLUTION_TYPES = SOURCES / "tiny_llm_kit" / "solution_types.py"
 
 
+@cache
 def imports(path) -> set[str]:
     """The top-level packages that a file imports, also inside its functions; relative imports are left out."""
     return imports_of(path.read_text(encoding="utf-8"))
@@ -37,7 +40,7 @@ def imports(path) -> set[str]:
 
 def imports_of(source: str) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(ast.parse(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
