@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pro
 
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 
-fuzz = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fuzz = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TEXTS = ["a queue of requests waits, café; the next step serves it\n"] * 9
 PIECES = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
 LLAMA3 = (

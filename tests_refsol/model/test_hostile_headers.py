@@ -13,7 +13,7 @@ from tiny_llm_kit.engine.loading import load_checkpoint
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.safetensors_folder import read_header
 
-fuzz = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fuzz = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def damage(content: bytes, flips: list[tuple[int, int]]) -> bytes:

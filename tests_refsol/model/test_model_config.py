@@ -209,7 +209,7 @@ def test_what_transformers_passes_over_refuses_no_model(folder, edit):
     assert (config.dtype, config.rope_scaling.rope_type) == (None, "linear")
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_number_of_a_rope_crashes_the_reader(folder, data):
     """Each kind with its own fields, of which any may be of any size, of another type or missing."""
@@ -251,7 +251,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_value_of_a_field_crashes_the_reader(folder, data):
     fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))

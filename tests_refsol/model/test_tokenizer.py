@@ -13,7 +13,7 @@ from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.tokenization import Tokenizer
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 
-fuzz = settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fuzz = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TEXT = st.text(
     st.characters(exclude_categories=["Cs"])
 )  # all of Unicode but lone surrogates, which no text has

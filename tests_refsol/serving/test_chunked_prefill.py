@@ -170,7 +170,7 @@ class Mix:
         assert not self.model.unreleased()
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(REQUESTS, SLOTS, KNOBS, st.integers(0, 3), ABORTS)
 def test_chunked_prefill_of_any_mix_with_any_aborts(mix, slots, knobs, reserved, aborts):
     """At the n-th event some requests are aborted, in whatever phase they are. The others do not notice."""
@@ -189,7 +189,7 @@ def test_chunked_prefill_of_any_mix_with_any_aborts(mix, slots, knobs, reserved,
     run.check_memory()
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     REQUESTS,
     SLOTS,
@@ -207,7 +207,7 @@ def test_chunked_prefill_of_any_mix_with_any_failing_steps(mix, slots, knobs, st
     run.check_memory()
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(REQUESTS, SLOTS, KNOBS, st.lists(st.integers(1, 90), max_size=4))
 def test_chunked_prefill_of_any_mix_with_any_failing_listener(mix, slots, knobs, at):
     """Nobody is lost when on_event raises, and nobody ends."""
@@ -221,7 +221,7 @@ def test_chunked_prefill_of_any_mix_with_any_failing_listener(mix, slots, knobs,
     run.check_memory()
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(REQUESTS, SLOTS, KNOBS, st.integers(0, 3), st.integers(0, 40))
 def test_chunked_prefill_of_any_mix_can_be_closed_at_any_step(mix, slots, knobs, reserved, steps):
     run = Mix(mix, slots, knobs, reserved)

@@ -145,7 +145,7 @@ FINISHES = st.tuples(st.just("finish"), st.integers(0, 9))
 REPLICAS = st.tuples(st.just("set_replicas"), st.sets(st.sampled_from("abcd"), min_size=1))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(st.one_of(SENDS, FINISHES, REPLICAS), max_size=40))
 def test_outstanding_tokens_are_those_of_open_requests_and_never_negative(actions):
     made, whole = loads(), {}
@@ -162,7 +162,7 @@ def test_outstanding_tokens_are_those_of_open_requests_and_never_negative(action
     assert not any(made.outstanding.values())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(st.tuples(PROMPTS, st.integers(1, 20)), max_size=40), st.integers(2, 4))
 def test_no_replica_is_ahead_by_more_than_one_request_and_its_discount(requests, replicas):
     made, largest = loads(*map(str, range(replicas))), 0
