@@ -17,6 +17,7 @@ from ..windows import inner_layer
 from .cpu_attention import step_reads
 from .native import NativeMatrix, computes
 from .native_quantized import NativeQuantizedMatrix, is_native
+from .native_step import use_native_step
 from .page_attention import attend_in_pages, page_reads
 from .solution import MlxSolution
 
@@ -135,9 +136,10 @@ def quantized_ways(solution: MlxSolution) -> dict[str, ProductWay]:
 
 
 def use_native_layers(solution: MlxSolution, model: Any, chunk_kernel: bool = True) -> None:
-    """Attention by the kernels of Day 4.1, where the products of a layer are kernels; the rest stays MLX's."""
+    """Attention by the kernels of Day 4.1 where the products of a layer are, and all layers of decodes in one call."""
     if any(map(has_kernels, map(inner_layer, model.layers))):
         _attend_in_pages(solution, model)
+        use_native_step(model, solution.NATIVE.layers)
 
 
 def has_kernels(layer: Any) -> bool:

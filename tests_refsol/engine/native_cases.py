@@ -1,0 +1,62 @@
+"""Small models of native layers, on either port, and a step of decodes of them."""
+
+from typing import Any
+
+import numpy as np
+
+from support.packed import PackedServing
+from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.model.checkpoint import Checkpoint
+from tiny_llm_kit.model.quantization import WeightQuantizer
+
+SIZES = {"hidden_size": 192, "intermediate_size": 320, "head_dim": 32, "num_hidden_layers": 2}
+HEADS = {"num_attention_heads": 6, "num_key_value_heads": 2}
+FAMILIES = {
+    "qwen3": {},
+    "qwen2": {"architecture": "Qwen2ForCausalLM", "attention_bias": True},
+    "windowed": {
+        "architecture": "MistralForCausalLM",
+        "sliding_window": 5,
+        "layer_types": ("sliding_attention", "full_attention"),
+    },
+}
+# The bits of queries, keys, values, gate, up and the others; p is plain.
+KINDS = {"plain": "pppppp", "4 bits": "444444", "8 bits": "888888", "mixed": "448484", "apart": "484p4p"}
+NAMES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+
+
+def native_model(port: Port, kinds: str = "pppppp", rounds: str = "int8", **sizes: Any) -> Any:
+    """A model whose matrices have these kinds, with the kernels' layers on it.
+
+    Args:
+        kinds: one of `KINDS`.
+        rounds: what activations are rounded to for quantised matrices.
+        sizes: of the model, instead of `SIZES` and `HEADS`.
+    """
+    case = small_model(3, **SIZES | HEADS | sizes)
+    weights = dict(random_checkpoint(port, case, port.float_dtype).weights)
+    for name, array in weights.items():
+        place = next((NAMES.index(part) for part in NAMES if part in name), 5)
+        if len(array.shape) == 2 and "embed" not in name and kinds[place] != "p":
+            quantizer = WeightQuantizer(port, int(kinds[place]), lambda bits: rounds)
+            weights[name] = quantizer.quantize(name, array, case.config)
+    model = port.Qwen3ModelWeek3(Checkpoint(case.config, weights), attention="device")
+    port.given.use_packed_kernels(model)
+    port.given.use_products(model, "native")
+    port.given.use_native_layers(model)
+    return model
+
+
+def decoded(port, model, rows, kept="auto"):
+    """Logits of a step of decodes after their prompts, and all keys and values."""
+    numbers = np.random.default_rng(rows)
+    server = PackedServing(port, port.serving, model, num_blocks=100, kv_cache_dtype=kept)
+    texts = [
+        numbers.integers(0, model.config.vocab_size, size=2 + 3 * row % 23).tolist() for row in range(rows)
+    ]
+    made = [server.sequence(text, number) for number, text in enumerate(texts)]
+    server.run([(sequence, 0, len(text) - 1) for sequence, text in zip(made, texts, strict=True)])
+    logits = server.run([(sequence, len(text) - 1, 1) for sequence, text in zip(made, texts, strict=True)])
+    kept = [port.numpy(part) for pool in server.runner.pools for part in pool.arrays]
+    return [np.stack(logits), *kept]

@@ -1,0 +1,57 @@
+"""All layers of a step of decodes in one call on MLX: nearly the numbers of its layers, whose operations are MLX's."""
+
+import numpy as np
+import pytest
+
+from support.close import assert_close
+from tests_refsol.engine.native_cases import FAMILIES, KINDS, decoded, native_model
+from tiny_llm_kit.engine.port import Port
+
+pytestmark = [pytest.mark.tool("c++"), pytest.mark.port("mlx")]
+CLOSE = {"float32": 1e-3, "bfloat16": 0.1}  # of logits, and of keys and values up to 5
+
+
+def port_of(dtype):
+    return Port("tiny_llm_ref", "mlx", "cpu", dtype)
+
+
+def assert_near(port, model, rows, kept="auto"):
+    found = decoded(port, model, rows, kept)
+    del model.through_layers
+    atol = CLOSE[port.float_dtype] if kept == "auto" else 0.2
+    for actual, expected in zip(found, decoded(port, model, rows, kept), strict=True):
+        if kept == "int8" and actual.dtype == np.int8:
+            assert np.abs(actual.astype(int) - expected).max() <= 1, "more than rounding to the next number"
+        else:
+            assert_close(actual, expected, atol=atol, rtol=0, idea=kept)
+
+
+@pytest.mark.parametrize("dtype", CLOSE)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kinds", ["plain", "mixed", "apart"])
+def test_a_step_of_decodes_is_that_of_its_layers(dtype, family, kinds):
+    port = port_of(dtype)
+    assert_near(port, native_model(port, KINDS[kinds], "int16", **FAMILIES[family]), 3)
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_pages_in_int8_are_written_in_place(rows):
+    port = port_of("float32")
+    assert_near(port, native_model(port, "444444", "int16"), rows, "int8")
+
+
+def test_other_layers_keep_their_path():
+    """Here for heads of 16 numbers."""
+    port = port_of("float32")
+    assert "through_layers" in vars(native_model(port))
+    assert "through_layers" not in vars(native_model(port, head_dim=16))
+
+
+def test_a_blank_kernel_leaves_the_layers_as_they_are(monkeypatch):
+    """Found when the step would be put on: in mid-layer, pages would have been written already."""
+    port = port_of("float32")
+    kernels = port.given.kernels
+    monkeypatch.delitem(vars(kernels.layers), "problem", raising=False)
+    monkeypatch.setitem(vars(kernels.product), "problem", "week 4 day 1 task 2: multiply_tile")
+    assert "through_layers" not in vars(native_model(port))
+    monkeypatch.delitem(vars(kernels.layers), "problem")
