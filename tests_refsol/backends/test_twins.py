@@ -14,7 +14,7 @@ from tiny_llm_kit.repo import SOURCES
 # layers that call our own kernels between their products.
 WITHOUT_TWIN = {
     "between_products.py", "cpu_attention.py", "cpu_products.py", "expert_weights.py", "hpu.py", "hpu_attention.py",
-    "hpu_mixture.py", "hpu_quantized.py", "hpu_self_check.py", "int4.py", "native_layer.py",
+    "hpu_mixture.py", "hpu_quantized.py", "hpu_self_check.py", "int4.py", "large_pages.py", "native_layer.py",
     "page_attention.py", "quantized_pages.py", "solution.py",
 }  # fmt: skip
 INIT = "tiny_llm_ref/__init__.py"
