@@ -123,21 +123,23 @@ def measure(plan: ServingPlan, place: Place, report: RunProgress) -> dict[str, A
     Raises:
         ValueError: the plan contradicts itself, or a server cannot be started or reached.
     """
-    before = provenance(place.device)
+    before, found = provenance(place.device), plain(plan)
     texts, targets = Texts(load_tokenizer(plan.tokenizer)), goodput_of(plan.goodput)
     with ExitStack() as stack:
         bench = Bench(plan, texts, targets, clients(plan, place, stack), report)
+        if plan.base_url:  # our options say nothing of it
+            found |= {"model": bench.cast["server"].model, "dtype": None}
         bench.warm_up()
         runs = bench.runs()
-        found = bench.capacities() if plan.capacity else {}
+        capacities = bench.capacities() if plan.capacity else {}
     return {
         "kind": "serve",
         "backend": place.backend,
-        "plan": {name: value for name, value in plain(plan).items() if name not in NEVER_KEPT},
+        "plan": {name: value for name, value in found.items() if name not in NEVER_KEPT},
         "provenance": before,
         "dataset": bench.says,
         "runs": runs,
-        "capacity": found,
+        "capacity": capacities,
     }
 
 

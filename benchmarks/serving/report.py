@@ -30,7 +30,7 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     """Print what was sent, from where, and what came back."""
     plan, machine = result["plan"], result["provenance"]["machine"]
     how = f"{counted(plan['rounds'], 'round')}, load before {machine['load_before']}"
-    print_header(console, result, f"{model_name(plan)}, {plan['dtype']}", how)
+    print_header(console, result, ", ".join(filter(None, (model_name(plan), plan["dtype"]))), how)
     arrivals = "Poisson" if plan["burstiness"] == 1 else f"burstiness {plan['burstiness']:g}"
     console.print(f"\n{result['dataset']}; arrivals: {arrivals}; the clients share the machine")
     if plan.get("speculative_config"):

@@ -311,6 +311,7 @@ def test_a_whole_run_against_a_server_that_runs_already(stand_in, tmp_path, caps
     assert len({body["prompt"] for body in stand_in.bodies}) == len(stand_in.bodies)  # nothing is cached
     assert "secret" not in file.read_text(encoding="utf-8") + said
     assert "100%" in said and "give more --num-prompts" in said
+    assert said.startswith("stand-in, an OpenAI-compatible server") and "float32" not in said, said
 
 
 def test_a_command_line_of_vllms_benchmark(stand_in, tmp_path, capsys):
@@ -337,7 +338,7 @@ def test_a_command_line_of_vllms_benchmark(stand_in, tmp_path, capsys):
         "openai-chat",
         5,
         5,
-        None,
+        "stand-in",
     )
     for name in ("ttft", "tpot", "itl", "e2el"):
         least, middle, most = (found[f"{statistic}_{name}_ms"] for statistic in ("p25", "median", "p99.5"))
