@@ -111,7 +111,7 @@ static void finish(const QuantizedProduct& p, int64_t row, int64_t b, const Line
 
 // sums += the integer products of a group, in the units of the matrix and of R rows.
 template <int R, typename Constant>
-static inline void add_group(const Constant* constants, const float* scales, const float* x_sums, const IntLine* dots,
+__attribute__((always_inline)) static inline void add_group(const Constant* constants, const float* scales, const float* x_sums, const IntLine* dots,
                              Line* sums) {
   const Line scale = constants_at(constants), bias = constants_at(constants + LINE);
 #pragma GCC unroll 8
