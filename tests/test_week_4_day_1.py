@@ -314,19 +314,15 @@ def test_group_of_the_largest_numbers(s, monkeypatch, bits, flags):
 @pytest.mark.parametrize(("group_size", "bits"), FORMATS)
 def test_group_through_the_port(b, rng, group_size, bits, dtype):
     """The words of Day 2.2 and any x, which is rounded to bytes: about 0.6 % of the product's norm."""
-    for R, O in ((1, 16), (9, 37)):
-        x, q, bias = (
-            rng.normal(size=(R, 2 * group_size)),
-            rng.integers(0, 2**bits, (O, 2 * group_size)),
-            rng.normal(size=O),
-        )
-        scales, biases = (
-            rounded(rng.uniform(0.5, 2, (O, 2)), dtype),
-            rounded(-(2**bits) * rng.random((O, 2)), dtype),
-        )
-        check_groups(
-            b, [(whole(rng, R, 2, group_size), q, scales, biases)], group_size, bits, "x @ Wᵀ" + OR_EARLIER
-        )
+    sizes, cases = ((1, 16), (9, 37)), []
+    for R, O in sizes:
+        q = rng.integers(0, 2**bits, (O, 2 * group_size))
+        scales = rounded(rng.uniform(0.5, 2, (O, 2)), dtype)
+        biases = rounded(-(2**bits) * rng.random((O, 2)), dtype)
+        cases.append((whole(rng, R, 2, group_size), q, scales, biases))
+    check_groups(b, cases, group_size, bits, "x @ Wᵀ" + OR_EARLIER)
+    for (R, O), (_, q, scales, biases) in zip(sizes, cases, strict=True):
+        x, bias = rng.normal(size=(R, 2 * group_size)), rng.normal(size=O)
         parts = b.array(words_of(q, bits)), b.array(scales, dtype), b.array(biases, dtype)
         weights = b.QuantizedWeights(*parts, group_size, bits)
         actual = b.given.native_quantized(weights)(b.array(x, dtype), b.array(bias))
