@@ -302,13 +302,22 @@ def test_a_file_that_is_no_python_is_one_line_everywhere(clone):
 
 
 @pytest.mark.parametrize(
-    ("tail", "problem"), [("x = 'é'\n".encode("latin-1"), "not UTF-8"), (b"# \0\n", "a NUL character")]
+    ("tail", "problem", "commands"),
+    [
+        (
+            "x = 'é'\n".encode("latin-1"),
+            "not UTF-8",
+            ["test --week 1 --day 1", "see 1.1", "course status", "test"],
+        ),
+        (b"# \0\n", "a NUL character", ["course status"]),
+    ],
 )
-def test_a_file_that_is_no_text_is_one_line_everywhere(clone, tail, problem):
+def test_a_file_that_is_no_text_is_one_line_everywhere(clone, tail, problem, commands):
+    """One function reads it for all commands."""
     path = clone.learner / BASICS
     line = f"src/tiny_llm/{BASICS}, line {path.read_text(encoding='utf-8').count(chr(10)) + 1}: {problem}"
     path.write_bytes(path.read_bytes() + tail)
-    for command in (["test", "--week", "1", "--day", "1"], ["see", "1.1"], ["course", "status"], ["test"]):
+    for command in map(str.split, commands):
         done = clone.run(*command, "--backend", PORT)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
         assert done.stderr.startswith(line), done.stderr
@@ -386,14 +395,13 @@ def test_deleted_files_and_folders_come_back(clone):
 
 
 def test_task_zero_is_no_task_and_names_are_not_mixed(clone):
-    for arguments in (
-        ["--week", "1", "--day", "1", "--task", "0"],
-        ["--through", "1.1", "--week", "1", "--day", "3"],
-        ["--through", "1.1", "--task", "2"],
+    for command, *arguments in (
+        ["skip", "--week", "1", "--day", "1", "--task", "0"],
+        ["reset", "--through", "1.1", "--week", "1", "--day", "3"],
+        ["skip", "--through", "1.1", "--task", "2"],
     ):
-        for command in ("skip", "reset"):
-            done = clone.run("course", command, *arguments, "--backend", PORT)
-            assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        done = clone.run("course", command, *arguments, "--backend", PORT)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert clone.git("status", "--porcelain") == ""
 
 
