@@ -770,6 +770,7 @@ EFFECTS = {
     "block_size": (16, lambda llm: llm.engine.allocator.block_size),
     "num_blocks": (9, lambda llm: llm.engine.allocator.num_blocks),
     "gpu_memory_utilization": (0.5, lambda llm: llm.engine.allocator.num_blocks),
+    "kv_cache_dtype": ("int8", None),  # in test_quantized_kv.py
     "enable_prefix_caching": (
         False,
         lambda llm: [llm.generate([[1] * 20])[0].num_cached_tokens for _ in "ab"],

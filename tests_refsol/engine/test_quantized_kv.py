@@ -5,7 +5,6 @@ import pytest
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref import SamplingParams
 
 CHATS = [
@@ -22,8 +21,8 @@ WAYS = {
 
 
 @pytest.fixture(scope="module")
-def whole(b):
-    return load_network(b, MODELS / "tiny-qwen3", "week3")
+def whole(b, two_layers):
+    return load_network(b, two_layers, "week3")
 
 
 @pytest.mark.parametrize(("kind", "ways"), [("int8", WAYS), ("fp8", ["few blocks"])])
