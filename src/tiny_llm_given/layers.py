@@ -72,3 +72,13 @@ class BiasedLinear:
 def with_bias(layer: Any, bias: Array | None) -> Linear:
     """A layer whose weight multiplies itself, and the bias if there is one."""
     return layer if bias is None else BiasedLinear(layer, bias)
+
+
+class ExpertMatrices(tuple[Linear, ...]):
+    """The linear layers (O, I) of X experts."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(X, O, I)."""
+        first: Any = self[0]
+        return len(self), *first.shape

@@ -5,17 +5,7 @@ from typing import Any, TypeGuard
 
 import mlx.core as mx
 
-from ..layers import Linear
-
-
-class ExpertMatrices(tuple[Linear, ...]):
-    """The linear layers (O, I) of X experts."""
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(X, O, I)."""
-        first: Any = self[0]
-        return len(self), *first.shape
+from ..layers import ExpertMatrices
 
 
 @dataclass(frozen=True, eq=False)

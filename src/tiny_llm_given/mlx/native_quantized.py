@@ -1,7 +1,5 @@
 """Matrices in 4 and 8 bits for the kernel of Day 4.1, with MLX's arrays on a CPU."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
@@ -10,42 +8,25 @@ from ..layers import BiasedLinear
 from ..native import quantized_product
 from ..native.kernel import NativeArray, empty, rows_of, shared, threads_for
 from ..native.quantized_product import LINE, PackedMatrix, QuantizedKernel
+from ..quantized_matrix import SLICE_ROWS, QuantizedMatrix
 from .native import NAMES, NativeMatrix, mlx_array, native_array
 
-SLICE_ROWS = 512  # rows that are packed at the same time: for a moment each number takes 3 bytes
 FLOATS = (mx.bfloat16, mx.float32)
 CONSTANTS = *FLOATS, mx.float16
 
 
-@dataclass(frozen=True, eq=False)
-class NativeQuantizedMatrix:
-    """A matrix (O, I) in 4 or 8 bits, packed in lines. A product rounds x to integers, see `PackedMatrix.multiply`.
+class NativeQuantizedMatrix(QuantizedMatrix):
+    """A `QuantizedMatrix` of MLX's arrays."""
 
-    Args:
-        lines: (O / 16, I / C, 16, 4), uint8, see `quantized_product.pack`.
-        constants: (O / 16, I / group_size, 2, 16), bf16, float16 or float32, see `quantized_product.pack_constants`.
-        shape: (O, I).
-        group_size: numbers that share a scale and a bias: 32, 64 or 128.
-        bits: 4 or 8.
-        kernel: of the solution in use.
-        float_dtype: the type of the dequantised numbers; that of the constants when None.
-        x_bits: 8 or 16: of the integers that x is rounded to.
-    """
-
-    lines: mx.array
-    constants: mx.array
-    shape: tuple[int, int]
-    group_size: int
-    bits: int
-    kernel: QuantizedKernel
-    float_dtype: mx.Dtype | None = None
-    x_bits: int = 8
-    _packed: PackedMatrix = field(init=False)  # made once: checks would take as long as a small product
-
-    def __post_init__(self):
+    def _as_packed(self) -> PackedMatrix:
         arrays = native_array(self.lines), native_array(self.constants)
-        packed = PackedMatrix(self.kernel, *arrays, self.shape[0], self.group_size, self.bits, self.x_bits)
-        object.__setattr__(self, "_packed", packed)
+        return PackedMatrix(self.kernel, *arrays, self.shape[0], self.group_size, self.bits, self.x_bits)
+
+    @staticmethod
+    def _concatenated(arrays: list[mx.array]) -> mx.array:
+        whole = mx.concatenate(arrays)
+        mx.eval(whole)
+        return whole
 
     @classmethod
     def of(cls, w: Any, kernel: QuantizedKernel, x_bits: int = 8) -> "NativeQuantizedMatrix":
@@ -67,49 +48,6 @@ class NativeQuantizedMatrix:
         constants = mx.array(quantized_product.pack_constants(_bits_of(scales), _bits_of(biases)))
         sizes = w.shape, w.group_size, w.bits
         return cls(lines, constants.view(scales.dtype), *sizes, kernel, w.dtype, x_bits)
-
-    @classmethod
-    def joined(cls, matrices: Sequence["NativeQuantizedMatrix"]) -> "NativeQuantizedMatrix":
-        """One matrix with the outputs of several, one after the other.
-
-        Raises:
-            ValueError: they differ in columns, groups, bits or types, or one has a number of outputs that is no
-                multiple of 16.
-        """
-        first = matrices[0]
-        for each in matrices:
-            if each.kind != first.kind or each.shape[0] % LINE:
-                raise ValueError(
-                    f"{each} and {first} cannot be joined: they need the same columns, groups, bits and types, and a "
-                    f"multiple of {LINE} outputs"
-                )
-        lines, constants = (
-            mx.concatenate([getattr(each, part) for each in matrices]) for part in ("lines", "constants")
-        )
-        mx.eval(lines, constants)
-        outputs = sum(each.shape[0] for each in matrices)
-        shape = outputs, first.shape[1]
-        kind = first.group_size, first.bits, first.kernel, first.float_dtype, first.x_bits
-        return cls(lines, constants, shape, *kind)
-
-    def __repr__(self) -> str:
-        O, I = self.shape
-        scales = f"groups of {self.group_size}, scales in {self.constants.dtype}"
-        return f"({O}, {I}) {self.dtype} in {self.bits} bits, {scales}"
-
-    @property
-    def kind(self) -> tuple[Any, ...]:
-        """What matrices that are joined have in common."""
-        return self.shape[1], self.group_size, self.bits, self.constants.dtype, self.dtype, self.x_bits
-
-    @property
-    def dtype(self) -> mx.Dtype:
-        """The type of the dequantised numbers."""
-        return self.constants.dtype if self.float_dtype is None else self.float_dtype
-
-    @property
-    def nbytes(self) -> int:
-        return self.lines.nbytes + self.constants.nbytes
 
     def rows(self, ids: mx.array) -> mx.array:
         """Some rows of the matrix, dequantised: (...) integers to (..., I), as Day 2.2 computes them."""

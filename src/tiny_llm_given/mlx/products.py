@@ -5,14 +5,25 @@ both on its machine (`product_ways`), and puts the faster one on its model (`use
 On a GPU it is MLX's.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import mlx.core as mx
 
-from ..layers import DenseLinear, Linear, with_bias
+from ..layers import DenseLinear, with_bias
+from ..product_ways import (
+    NATIVE,
+    OF_ATTENTION,
+    OF_MLP,
+    PLAIN,
+    ProductWay,
+    by_layer,
+    replace_matrices,
+    replace_table,
+    ways_of_quantized,
+)
 from ..windows import inner_layer
 from .cpu_attention import step_reads
 from .native import NativeMatrix, computes
@@ -20,26 +31,6 @@ from .native_quantized import NativeQuantizedMatrix, is_native
 from .native_step import use_native_step
 from .page_attention import attend_in_pages, page_reads
 from .solution import MlxSolution
-
-OF_ATTENTION, OF_MLP = ("wq", "wk", "wv", "wo"), ("w_gate", "w_up", "w_down")
-PLAIN, NATIVE = "plain", "native"  # layouts of a weight
-
-
-@dataclass(frozen=True)
-class ProductWay:
-    """A way to compute products.
-
-    Args:
-        layout: of the weights that it reads.
-        prepare: makes this layout of a matrix (O, I), plain or quantised.
-        multiply: (..., I), the prepared matrix, (O,) or None to (..., O).
-        most_rows: None is any number.
-    """
-
-    layout: str
-    prepare: Callable[[Any], Any]
-    multiply: Callable[..., mx.array]
-    most_rows: int | None = None
 
 
 def use_products(
@@ -58,22 +49,11 @@ def use_products(
         return
     native = partial(_native, solution)
     for layer in map(inner_layer, model.layers):
-        _replace_matrices(layer, native)
-    _pack_table(solution, model)
+        replace_matrices(layer, native)
+    replace_table(solution, model, partial(NativeMatrix.of, kernel=solution.NATIVE.product))
     if not model.config.tie_word_embeddings:
         model.w_lm_head = native(model.w_lm_head)
     _attend_in_pages(solution, model)
-
-
-def _pack_table(solution: MlxSolution, model: Any) -> None:
-    """Packs a plain table; a tied head shares it."""
-    table = model.embedding
-    if not isinstance(table, solution.Embedding):
-        return
-    packed = NativeMatrix.of(table.weight, solution.NATIVE.product)
-    model.embedding = solution.PackedEmbedding(table.vocab_size, table.embedding_dim, packed)
-    if model.config.tie_word_embeddings and model.is_last:
-        model.w_lm_head = packed
 
 
 def _attend_in_pages(solution: MlxSolution, model: Any) -> None:
@@ -85,27 +65,11 @@ def _attend_in_pages(solution: MlxSolution, model: Any) -> None:
         layer.packed_attention = attend_in_pages
 
 
-def _replace_matrices(layer: Any, make: Callable[[Linear], Linear]) -> None:
-    """Replaces the linear layers of a model's layer, one by one, by what `make` makes of them."""
-    owned = [(layer, name) for name in OF_ATTENTION]
-    if hasattr(layer.mlp, "pack"):
-        layer.mlp.pack(make)
-    else:
-        owned += [(layer.mlp, name) for name in OF_MLP]
-    for owner, name in owned:
-        setattr(owner, name, make(getattr(owner, name)))
-
-
 def _native(solution: MlxSolution, w: Any) -> Any:
     """A linear layer with its plain matrix packed for the kernel; quantised weights have their layout already."""
     if isinstance(w, DenseLinear):
         return with_bias(NativeMatrix.of(w.weight, solution.NATIVE.product), w.bias)
     return replace(w, layer=_native(solution, w.layer)) if hasattr(w, "layer") else w
-
-
-def _by_layer(x: mx.array, w: Linear, bias: mx.array | None) -> mx.array:
-    """The product of a weight that multiplies itself."""
-    return w(x) if bias is None else w(x) + bias
 
 
 def product_ways(solution: MlxSolution) -> dict[str, ProductWay]:
@@ -115,7 +79,7 @@ def product_ways(solution: MlxSolution) -> dict[str, ProductWay]:
         return {}
     return {
         "matrix": ProductWay(PLAIN, lambda w: w, solution.linear),
-        "native": ProductWay(NATIVE, partial(NativeMatrix.of, kernel=kernel), _by_layer),
+        "native": ProductWay(NATIVE, partial(NativeMatrix.of, kernel=kernel), by_layer),
     }
 
 
@@ -124,15 +88,10 @@ def quantized_ways(solution: MlxSolution) -> dict[str, ProductWay]:
 
     "int8" and "int16" round activations to such integers, for the kernel of Day 4.1; "usual" is Day 2.3's.
     """
-    usual = {"usual": ProductWay(PLAIN, solution.prepare_weights, _by_layer)}
     kernel = solution.NATIVE.quantized_product
-    if mx.default_device() != mx.Device(mx.cpu) or not kernel.works:
-        return usual
-    x_bits = {"int8": 8, "int16": 16}
-    return usual | {
-        name: ProductWay(name, partial(NativeQuantizedMatrix.of, kernel=kernel, x_bits=count), _by_layer)
-        for name, count in x_bits.items()
-    }
+    works = mx.default_device() == mx.Device(mx.cpu) and kernel.works
+    packed = partial(NativeQuantizedMatrix.of, kernel=kernel) if works else None
+    return ways_of_quantized(solution.prepare_weights, packed)
 
 
 def use_native_layers(solution: MlxSolution, model: Any, chunk_kernel: bool = True) -> None:

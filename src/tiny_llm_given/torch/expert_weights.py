@@ -1,21 +1,10 @@
 """The matrices of a layer's experts: one array, or a linear layer of each."""
 
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import torch
 
-from ..layers import Linear
-
-
-class ExpertMatrices(tuple[Linear, ...]):
-    """The linear layers (O, I) of X experts."""
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(X, O, I)."""
-        first: Any = self[0]
-        return len(self), *first.shape
-
+from ..layers import ExpertMatrices
 
 Experts = torch.Tensor | ExpertMatrices  # an array (X, O, I) where one call multiplies by all of them
 

@@ -1,8 +1,6 @@
 """Matrices in 4 and 8 bits for the kernel of Day 4.1, with torch's arrays on a CPU."""
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,42 +10,23 @@ from ..layers import BiasedLinear
 from ..native import quantized_product
 from ..native.kernel import NativeArray, floats_of
 from ..native.quantized_product import LINE, PackedMatrix, QuantizedKernel
+from ..quantized_matrix import SLICE_ROWS, QuantizedMatrix
 from .native import NativeMatrix
 
-SLICE_ROWS = 512  # rows that are packed at the same time: for a moment each number takes 3 bytes
 FLOATS = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
 CONSTANTS = FLOATS | {torch.float16: "float16"}
 
 
-@dataclass(frozen=True, eq=False)
-class NativeQuantizedMatrix:
-    """A matrix (O, I) in 4 or 8 bits, packed in lines. A product rounds x to integers, see `PackedMatrix.multiply`.
+class NativeQuantizedMatrix(QuantizedMatrix):
+    """A `QuantizedMatrix` of torch's arrays."""
 
-    Args:
-        lines: (O / 16, I / C, 16, 4), uint8, see `quantized_product.pack`.
-        constants: (O / 16, I / group_size, 2, 16), bf16, float16 or float32, see `quantized_product.pack_constants`.
-        shape: (O, I).
-        group_size: numbers that share a scale and a bias: 32, 64 or 128.
-        bits: 4 or 8.
-        kernel: of the solution in use.
-        float_dtype: the type of the dequantised numbers; that of the constants when None.
-        x_bits: 8 or 16: of the integers that x is rounded to.
-    """
-
-    lines: torch.Tensor
-    constants: torch.Tensor
-    shape: tuple[int, int]
-    group_size: int
-    bits: int
-    kernel: QuantizedKernel
-    float_dtype: torch.dtype | None = None
-    x_bits: int = 8
-    _packed: PackedMatrix = field(init=False)  # made once: checks would take as long as a small product
-
-    def __post_init__(self):
+    def _as_packed(self) -> PackedMatrix:
         sizes = self.shape[0], self.group_size, self.bits, self.x_bits
-        packed = _packed_matrix(self.kernel, self.lines, self.constants, *sizes)
-        object.__setattr__(self, "_packed", packed)
+        return _packed_matrix(self.kernel, self.lines, self.constants, *sizes)
+
+    @staticmethod
+    def _concatenated(arrays: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat(arrays)
 
     @classmethod
     def of(cls, w: Any, kernel: QuantizedKernel, x_bits: int = 8) -> "NativeQuantizedMatrix":
@@ -74,51 +53,9 @@ class NativeQuantizedMatrix:
         constants = torch.from_numpy(constants).view(scales.dtype)
         return cls(lines, constants, (O, I), w.group_size, w.bits, kernel, w.dtype, x_bits)
 
-    @classmethod
-    def joined(cls, matrices: Sequence["NativeQuantizedMatrix"]) -> "NativeQuantizedMatrix":
-        """One matrix with the outputs of several, one after the other.
-
-        Raises:
-            ValueError: they differ in columns, groups, bits or types, or one has a number of outputs that is no
-                multiple of 16.
-        """
-        first = matrices[0]
-        for each in matrices:
-            if each.kind != first.kind or each.shape[0] % LINE:
-                raise ValueError(
-                    f"{each} and {first} cannot be joined: they need the same columns, groups, bits and types, and a "
-                    f"multiple of {LINE} outputs"
-                )
-        lines, constants = (
-            torch.cat([getattr(each, part) for each in matrices]) for part in ("lines", "constants")
-        )
-        outputs = sum(each.shape[0] for each in matrices)
-        shape = outputs, first.shape[1]
-        kind = first.group_size, first.bits, first.kernel, first.float_dtype, first.x_bits
-        return cls(lines, constants, shape, *kind)
-
-    def __repr__(self) -> str:
-        O, I = self.shape
-        scales = f"groups of {self.group_size}, scales in {self.constants.dtype}"
-        return f"({O}, {I}) {self.dtype} in {self.bits} bits, {scales}"
-
-    @property
-    def kind(self) -> tuple[Any, ...]:
-        """What matrices that are joined have in common."""
-        return self.shape[1], self.group_size, self.bits, self.constants.dtype, self.dtype, self.x_bits
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the dequantised numbers."""
-        return self.constants.dtype if self.float_dtype is None else self.float_dtype
-
     @property
     def device(self) -> torch.device:
         return self.lines.device
-
-    @property
-    def nbytes(self) -> int:
-        return self.lines.nbytes + self.constants.nbytes
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """Some rows of the matrix, dequantised: (...) integers to (..., I), as Day 2.2 computes them.

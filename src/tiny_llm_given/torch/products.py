@@ -6,42 +6,32 @@ puts the fastest ones on its model (`use_products`), which runs without them too
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 import torch
 
 from ..layers import DenseLinear, Linear, with_bias
+from ..product_ways import (
+    NATIVE,
+    PACKED,
+    PLAIN,
+    ProductWay,
+    by_layer,
+    replace_matrices,
+    replace_table,
+    ways_of_quantized,
+)
 from ..windows import changed_layer, inner_layer
 from .cpu_attention import step_reads
-from .cpu_products import Multiply, PackedLinear, PlainLinear, by_tiles, by_vector
+from .cpu_products import PackedLinear, PlainLinear, by_tiles, by_vector
 from .native import NativeMatrix, computes
 from .native_layer import NativeLayer, can_be_native, has_kernel
 from .native_quantized import NativeQuantizedMatrix
 from .native_step import use_native_step
 from .page_attention import attend_in_pages, page_reads
 from .solution import TorchSolution
-
-OF_ATTENTION, OF_MLP = ("wq", "wk", "wv", "wo"), ("w_gate", "w_up", "w_down")
-PLAIN, PACKED, NATIVE = "plain", "packed", "native"  # layouts of a weight
-
-
-@dataclass(frozen=True)
-class ProductWay:
-    """A way to compute products.
-
-    Args:
-        layout: of the weights that it reads.
-        prepare: makes this layout of a matrix (O, I), plain or quantised.
-        multiply: (..., I), the prepared matrix, (O,) or None to (..., O).
-        most_rows: None is any number.
-    """
-
-    layout: str
-    prepare: Callable[[Any], Any]
-    multiply: Multiply
-    most_rows: int | None = None
 
 
 def use_products(
@@ -63,38 +53,16 @@ def use_products(
     native = partial(_native_linear, solution)
     make = {PLAIN: by_rows, PACKED: PackedLinear.of, NATIVE: native}[layout]
     for layer in map(inner_layer, model.layers):
-        _replace_matrices(layer, partial(_with_product, make=make))
+        replace_matrices(layer, partial(_with_product, make=make))
     if layout == NATIVE:
-        _pack_table(solution, model)
+        replace_table(solution, model, partial(NativeMatrix.of, kernel=solution.NATIVE.product), _has_ways)
     is_packed = layout == NATIVE and not model.config.tie_word_embeddings
     model.w_lm_head = _with_product(model.w_lm_head, make if is_packed else by_rows)
-
-
-def _pack_table(solution: TorchSolution, model: Any) -> None:
-    """Packs a plain table; a tied head shares it."""
-    table = model.embedding
-    if not isinstance(table, solution.Embedding) or not _has_ways(table.weight):
-        return
-    packed = NativeMatrix.of(table.weight, solution.NATIVE.product)
-    model.embedding = solution.PackedEmbedding(table.vocab_size, table.embedding_dim, packed)
-    if model.config.tie_word_embeddings and model.is_last:
-        model.w_lm_head = packed
 
 
 def _native_linear(solution: TorchSolution, w: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
     """A layer whose matrix is packed for the kernel of Day 4.1."""
     return with_bias(NativeMatrix.of(w, solution.NATIVE.product), bias)
-
-
-def _replace_matrices(layer: Any, make: Callable[[Linear], Linear]) -> None:
-    """Replaces the linear layers of a model's layer, one by one, by what `make` makes of them."""
-    owned = [(layer, name) for name in OF_ATTENTION if hasattr(layer, name)]
-    if hasattr(layer.mlp, "pack"):
-        layer.mlp.pack(make)
-    else:
-        owned += [(layer.mlp, name) for name in OF_MLP if hasattr(layer.mlp, name)]
-    for owner, name in owned:
-        setattr(owner, name, make(getattr(owner, name)))
 
 
 def _with_product(w: Any, make: Callable[[torch.Tensor, torch.Tensor | None], Linear]) -> Any:
@@ -129,19 +97,14 @@ def use_native_layers(solution: TorchSolution, model: Any, chunk_kernel: bool = 
     use_native_step(model, solution.NATIVE.layers)
 
 
-def _by_layer(x: torch.Tensor, w: Linear, bias: torch.Tensor | None) -> torch.Tensor:
-    """The product of a weight that multiplies itself."""
-    return w(x) if bias is None else w(x) + bias
-
-
 def _all_ways(solution: TorchSolution) -> dict[str, ProductWay]:
     native = partial(NativeMatrix.of, kernel=solution.NATIVE.product)
     return {
         "vector": ProductWay(PLAIN, lambda w: w, by_vector, most_rows=1),
         "matrix": ProductWay(PLAIN, lambda w: w, solution.linear),
         "tiles": ProductWay(PLAIN, lambda w: w, by_tiles),
-        "onednn": ProductWay(PACKED, PackedLinear.of, _by_layer),
-        "native": ProductWay(NATIVE, native, _by_layer),
+        "onednn": ProductWay(PACKED, PackedLinear.of, by_layer),
+        "native": ProductWay(NATIVE, native, by_layer),
     }
 
 
@@ -164,15 +127,9 @@ def quantized_ways(solution: TorchSolution) -> dict[str, ProductWay]:
 
     "int8" and "int16" round activations to such integers, for the kernel of Day 4.1; "usual" is Day 2.3's.
     """
-    usual = {"usual": ProductWay(PLAIN, solution.prepare_weights, _by_layer)}
     kernel = solution.NATIVE.quantized_product
-    if not kernel.works:
-        return usual
-    x_bits = {"int8": 8, "int16": 16}
-    return usual | {
-        name: ProductWay(name, partial(NativeQuantizedMatrix.of, kernel=kernel, x_bits=count), _by_layer)
-        for name, count in x_bits.items()
-    }
+    packed = partial(NativeQuantizedMatrix.of, kernel=kernel) if kernel.works else None
+    return ways_of_quantized(solution.prepare_weights, packed)
 
 
 def _usual_choice() -> tuple[str, tuple[str, ...]]:
