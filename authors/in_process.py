@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 from tiny_llm_kit.course.address import Day, Task
-from tiny_llm_kit.course.grading.items import port_of, task_of
+from tiny_llm_kit.course.grading.order import port_of, task_of
 from tiny_llm_kit.course.grading.plugin import VERDICT
 from tiny_llm_kit.course.tree import day_tests
 from tiny_llm_kit.engine.solution import SOLUTIONS

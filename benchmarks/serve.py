@@ -31,8 +31,17 @@ from .serving.capacity import capacity
 from .serving.client import ENDPOINTS, WHOLE_ANSWERS, Client, served_model
 from .serving.load import PERCENTILES, Load, Texts, figures, goodput_of, send
 from .serving.processes import Place, Server, our_server, running, transformers_server
-from .serving.result_file import check_one_run, file_name, flat
-from .serving.vllm_options import headers_of, json_object, metric_names, pair, percentiles, share
+from .serving.vllm_options import (
+    check_one_run,
+    file_name,
+    flat,
+    headers_of,
+    json_object,
+    metric_names,
+    pair,
+    percentiles,
+    share,
+)
 
 WARM_UP = 8  # requests, at most, that are sent before anything counts
 NEVER_KEPT = ("api_key", "base_url", "header")  # of a plan in a result

@@ -338,17 +338,17 @@ def test_what_a_user_asks_of_their_own_pytest_changes_no_verdict(monkeypatch):
 
 
 def test_a_text_put_over_a_file_is_seen_by_what_imports_it_and_leaves_the_rest_loaded():
-    queue, packing = "tiny_llm_ref.serving.blocks.flat_blocks", "tiny_llm_ref.serving.batching.packing"
+    table, packing = "tiny_llm_ref.serving.blocks.block_table", "tiny_llm_ref.serving.batching.sequence"
     outside = import_module(packing)
-    file = mutants.REFERENCE / "serving/batching/packing.py"
+    file = mutants.REFERENCE / "serving/batching/sequence.py"
     with Overlay("tiny_llm_ref") as solution:
-        before = {name: import_module(name) for name in (queue, packing, "tiny_llm_ref.serving")}
+        before = {name: import_module(name) for name in (table, packing, "tiny_llm_ref.serving")}
         solution.put({file: file.read_text(encoding="utf-8") + "MARK = 1\n"})
         after = {name: import_module(name) for name in before}
         assert after[packing].MARK == 1
         assert after["tiny_llm_ref.serving"].pack is after[packing].pack is not before[packing].pack
-        assert after[queue] is before[queue]
-        assert after["tiny_llm_ref.serving"].blocks.flat_blocks is before[queue], "a package has its modules"
+        assert after[table] is before[table]
+        assert after["tiny_llm_ref.serving"].blocks.block_table is before[table], "a package has its modules"
         solution.put({})
         assert not hasattr(import_module(packing), "MARK")
     assert import_module(packing) is outside
@@ -357,16 +357,16 @@ def test_a_text_put_over_a_file_is_seen_by_what_imports_it_and_leaves_the_rest_l
 def test_a_text_put_over_a_kernel_is_what_its_package_reads():
     """Also while nothing of Python changes; what has no text is read from the disk."""
     read, folder = "tiny_llm_ref.native.read_for_test", REFERENCE / "native"
-    queue = "tiny_llm_ref.serving.blocks.flat_blocks"
+    table = "tiny_llm_ref.serving.blocks.block_table"
     reader = "import pkgutil\nTEXT = pkgutil.get_data(__package__, 'k_for_test.cpp').decode()\n"
     package = {folder / "__init__.py": "", folder / "read_for_test.py": reader}
     with Overlay("tiny_llm_ref") as solution:
         for text in ("// é\n", "// two\n"):
             solution.put({**package, folder / "k_for_test.cpp": text})
             assert text == import_module(read).TEXT
-            loaded = import_module(queue)
+            loaded = import_module(table)
         solution.put(package)
-        assert import_module(queue) is loaded
+        assert import_module(table) is loaded
         with pytest.raises(FileNotFoundError):
             import_module(read)
         file = Path(loaded.__file__)

@@ -49,13 +49,14 @@ def test_a_days_file_imports_few_others(port):
 
 def test_imports_in_functions_count_and_those_for_type_checkers_or_later_blanks_do_not():
     source = (
-        "if TYPE_CHECKING:\n    from .sequence import Sequence\nfrom .packing import pack\n\n\n"
-        "def f():\n    from ..buckets.buckets import Buckets\n    return pack\n"
+        "if TYPE_CHECKING:\n    from .sequence import Sequence\nfrom .padded_budget import tokens_to_delay\n\n\n"
+        "def f():\n    from ..buckets.buckets import Buckets\n    return tokens_to_delay\n"
     )
     tree = ast.parse(source)
     found = {target.stem: names for target, names in imports_in(tree, SCHEDULER)}
-    assert found == {"packing": {"pack"}, "buckets": {"Buckets"}}
-    assert is_only_for({8}, found["packing"], tree) and not is_only_for({7}, found["packing"], tree)
+    assert found == {"padded_budget": {"tokens_to_delay"}, "buckets": {"Buckets"}}
+    used = found["padded_budget"]
+    assert is_only_for({8}, used, tree) and not is_only_for({7}, used, tree)
     assert not is_only_for({8}, found["buckets"], tree), "nobody uses it, so no blank does"
     assert first_day(SCHEDULER) == Day(3, 3) and first_day(REFERENCE / "batch.py") is None
 

@@ -13,9 +13,8 @@ from torch._dynamo.utils import counters
 
 from support.replay_emulator import RecordedGraph
 from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.compilation import decodes_of_padding, rows_of_padding
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.step_shapes import StepShapes
+from tiny_llm_kit.engine.step_shapes import StepShapes, decodes_of_padding, rows_of_padding
 from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
 from tiny_llm_ref import serving
 from tiny_llm_ref.serving import PackedBatch, PackedInputs, SamplingParams, inputs_of, make_buckets

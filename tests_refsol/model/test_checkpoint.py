@@ -9,10 +9,10 @@ from safetensors.numpy import save_file
 
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.loading import load_checkpoint
-from tiny_llm_kit.model import tied_head
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_kit.model.files import CheckpointError
+from tiny_llm_kit.model.output_head import HEAD_LINE
 
 BACKENDS = installed_backends()
 SHAPE = {
@@ -100,7 +100,7 @@ def test_a_saved_head_that_differs_from_the_tied_table_is_used(folder, arrays, b
     checkpoint = load_checkpoint(folder, backend, device="cpu")
     assert not checkpoint.config.tie_word_embeddings
     np.testing.assert_array_equal(numpy_weights(checkpoint, backend)["lm_head.weight"], head)
-    assert capsys.readouterr().err == f"{tied_head.LINE}\n"
+    assert capsys.readouterr().err == f"{HEAD_LINE}\n"
     save_file(arrays | {"lm_head.weight": head.astype(np.float16)}, folder / "model.safetensors")
     assert not load_checkpoint(folder, backend, device="cpu").config.tie_word_embeddings, "of another type"
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from support.quantized import as_words
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.loading import load_checkpoint
 from tiny_llm_kit.model.files import CheckpointError
@@ -21,13 +22,6 @@ def load(folder, backend: str, dtype: str = "float32") -> np.ndarray:
     return import_module(f"tiny_llm_kit.engine.backends.backend_{backend}").to_numpy(
         checkpoint.weights[f"{NAME}.weight"]
     )
-
-
-def as_words(numbers: np.ndarray, bits: int) -> np.ndarray:
-    """The layout in words of 32 bits: the first number in the lowest bits."""
-    per_word = 32 // bits
-    groups = numbers.astype(np.uint32).reshape(numbers.shape[0], -1, per_word)
-    return np.bitwise_or.reduce(groups << np.arange(0, 32, bits, dtype=np.uint32), axis=-1)
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
+from tiny_llm_kit.model.output_head import HEAD, QuantizedHead
 from tiny_llm_kit.model.quantization import EMBEDDING, WeightQuantizer
-from tiny_llm_kit.model.quantized_head import HEAD, QuantizedHead
 
 
 def checkpoint(b, **changes) -> RandomCheckpoint:

@@ -10,10 +10,9 @@ import mlx.core as mx
 
 from tiny_llm_common.groups import Group
 from tiny_llm_common.layer_weights import ModelShape
-from tiny_llm_given.layers import Linear
+from tiny_llm_given.layers import ExpertMatrices, Linear
 from tiny_llm_given.mlx.between_products import gated
 from tiny_llm_given.mlx.expert_weights import (
-    ExpertMatrices,
     Experts,
     QuantizedExperts,
     on_cpu,
@@ -22,15 +21,12 @@ from tiny_llm_given.mlx.expert_weights import (
 from tiny_llm_given.mlx.native_quantized import is_native
 
 from ..serving.parallel.shards import vocabulary_of
-from .basics import silu
-from .combine_experts import combine_experts
-from .expert_order import sort_by_expert
+from .basics import linear_layer, silu
 from .expert_parallel import run_on_ranks
 from .grouped_product import grouped_product
-from .linear_layer import linear_layer
 from .quantized_weights import QuantizedWeights
 from .qwen3_week2 import dense_mlp
-from .router import route
+from .router import combine_experts, route, sort_by_expert
 from .tensor_parallel import sum_over_ranks
 
 

@@ -13,7 +13,7 @@ import mlx.core as mx
 
 from tiny_llm_given.mlx.quantized_pages import QuantizedPages
 
-from ..serving.blocks.flat_blocks import flat_blocks
+from ..serving.blocks.block_table import flat_blocks
 from .flash_attention import Statistics, attention_statistics, finish_attention, flash_attention_tiled
 
 

@@ -1,6 +1,10 @@
-"""Functions that every layer uses: softmax, linear and SiLU."""
+"""Layers of one operation: softmax, linear, SiLU, RMSNorm and the embedding."""
+
+from typing import Any
 
 import torch
+
+from tiny_llm_given.layers import DenseLinear, Linear, with_bias
 
 
 def softmax(x: torch.Tensor, axis: int) -> torch.Tensor:
@@ -45,3 +49,116 @@ def silu(x: torch.Tensor) -> torch.Tensor:
     # TASK 1.4.2: multiply every number by its sigmoid, 1 / (1 + exp(-x)).
     # A formula written with exp can overflow at ±1e4, and ∞/∞ is NaN.
     raise NotImplementedError("week 1 day 4 task 2: silu")
+
+
+class RMSNorm:
+    """x / √(mean(x²) + eps) · weight over the last axis (Zhang and Sennrich, 2019).
+
+    Args:
+        dim: E, the size of the last axis.
+        weight: (E,), one factor per dimension, in the type of the inputs.
+        eps: added to the mean square before the root, so that a vector of zeros gives zeros.
+
+    Raises:
+        ValueError: the weight's shape is not (E,).
+    """
+
+    def __init__(self, dim: int, weight: torch.Tensor, eps: float = 1e-5):
+        if tuple(weight.shape) != (dim,):
+            raise ValueError(f"the norm's weight has shape {tuple(weight.shape)}, dim {dim} needs ({dim},)")
+        self.dim, self.weight, self.eps = dim, weight, eps
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """
+        Args:
+            x: (..., E) in any floating-point type.
+
+        Returns:
+            (..., E) in x's type; the mean square and the division are computed in float32.
+        """
+        # TASK 1.4.1: take the mean square in float32, divide by its root, cast back to x's type, apply the weight.
+        # With bf16's 8 bits of precision a long sum stops growing, and in float16 the square of 256 is infinite.
+        raise NotImplementedError("week 1 day 4 task 1: RMSNorm.__call__")
+
+
+def linear_layer(weight: Any, bias: torch.Tensor | None = None) -> Linear:
+    """An array (O, I) becomes a layer that multiplies by Day 1.1's `linear`; all other weights are layers already."""
+    return with_bias(weight, bias) if callable(weight) else DenseLinear(weight, bias, linear)
+
+
+class Embedding:
+    """A lookup table with one row per token of the vocabulary.
+
+    Args:
+        vocab_size: V, the number of rows.
+        embedding_dim: E, the size of a row.
+        weight: (V, E), stored without a copy.
+
+    Raises:
+        ValueError: the weight's shape is not (V, E).
+    """
+
+    def __init__(self, vocab_size: int, embedding_dim: int, weight: torch.Tensor):
+        if tuple(weight.shape) != (vocab_size, embedding_dim):
+            shape = tuple(weight.shape)
+            raise ValueError(f"the table has shape {shape}, expected ({vocab_size}, {embedding_dim})")
+        self.vocab_size, self.embedding_dim, self.weight = vocab_size, embedding_dim, weight
+
+    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+        """
+        Args:
+            ids: (...) integers from 0 to V - 1.
+
+        Returns:
+            (..., E), the rows of the table, in its type.
+        """
+        ids = ids.to(self.weight.device)  # they come from the host; on an accelerator this is the only copy
+        # TASK 1.5.1: look up rows. No arithmetic: the numbers of the table come out unchanged.
+        raise NotImplementedError("week 1 day 5 task 1: Embedding.__call__")
+
+    def as_linear(self, x: torch.Tensor) -> torch.Tensor:
+        """The score of every token for `x`: the output head of a model with tied embeddings.
+
+        Args:
+            x: (..., E).
+
+        Returns:
+            (..., V) logits, in x's type.
+        """
+        # TASK 1.5.2: take the dot product with every row. The table has one row per output, as any linear layer.
+        raise NotImplementedError("week 1 day 5 task 2: Embedding.as_linear")
+
+
+class PackedEmbedding:
+    """`Embedding` for a quantised or a packed table, which looks up its own rows. Given.
+
+    Args:
+        vocab_size: V, the number of rows.
+        embedding_dim: E, the size of a row.
+        weight: a linear layer (V, E) with `rows`: (...) ids to (..., E).
+
+    Raises:
+        ValueError: the weight's shape is not (V, E).
+    """
+
+    def __init__(self, vocab_size: int, embedding_dim: int, weight: Any):
+        if weight.shape != (vocab_size, embedding_dim):
+            raise ValueError(f"the table has shape {weight.shape}, expected ({vocab_size}, {embedding_dim})")
+        self.vocab_size, self.embedding_dim, self.weight = vocab_size, embedding_dim, weight
+
+    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+        """See `Embedding`: (...) ids to (..., E) rows, in `weight.dtype`."""
+        return self.weight.rows(ids)
+
+    def as_linear(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Embedding`: (..., E) to (..., V) logits, in x's type."""
+        return self.weight(x)
+
+
+AnyEmbedding = Embedding | PackedEmbedding
+
+
+def embedding_of(vocab_size: int, embedding_dim: int, weight: Any) -> AnyEmbedding:
+    """The embedding of a table: an array, or a weight that looks up its own rows. Given."""
+    kind: Any = PackedEmbedding if callable(weight) else Embedding
+    return kind(vocab_size, embedding_dim, weight)

@@ -10,7 +10,7 @@ from tiny_llm_common.layer_weights import Checkpoint, ModelShape
 from tiny_llm_common.packed_model import PackedInputs
 from tiny_llm_given.torch.paged_kv_cache import TinyKvPagedPool
 
-from ..serving.parallel.stages import stage_layers
+from ..serving.parallel.shards import stage_layers
 from .qwen3_week2 import dense_mlp
 from .qwen3_week3 import Qwen3ModelWeek3
 

@@ -1,4 +1,4 @@
-"""The router of a mixture of experts: which experts compute a token, and what each one counts."""
+"""A mixture of experts around its products: which experts compute a token, the order of their rows, and their sum."""
 
 import torch
 
@@ -19,3 +19,36 @@ def route(logits: torch.Tensor, k: int, renormalise: bool = True) -> tuple[torch
     # TASK 4.2.1: softmax over all experts in float32, then the k largest, then their sum, if asked for.
     # The order matters without renormalisation: a softmax of k logits alone always has the sum 1.
     raise NotImplementedError("week 4 day 2 task 1: route")
+
+
+def sort_by_expert(experts: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sorts the T·k pairs of a token and one of its experts by expert.
+
+    Args:
+        experts: (T, k) integers from 0 to X - 1; pair t·k + j is token t with its expert j.
+        num_experts: X.
+
+    Returns:
+        order: (T·k,) integers, the pairs in the order of their experts: pair `order[i]` comes at place i. Pairs with
+            the same expert keep their order.
+        counts: (X,) integers, the number of pairs of each expert, 0 included.
+    """
+    # TASK 4.2.2: one sort and one sum per expert, both on the device: shapes depend on T, k and X alone.
+    # No loop over tokens, and no function whose result has a size that depends on the numbers, such as `unique`.
+    raise NotImplementedError("week 4 day 2 task 2: sort_by_expert")
+
+
+def combine_experts(outputs: torch.Tensor, order: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The outputs of the experts, summed for each token.
+
+    Args:
+        outputs: (T·k, E), in the order of the experts.
+        order: (T·k,), from `sort_by_expert`: row i of `outputs` belongs to pair `order[i]`.
+        weights: (T, k), from `route`.
+
+    Returns:
+        (T, E) in the type of `outputs`; the sum is computed in float32 and rounded once.
+    """
+    # TASK 4.2.4: the inverse of `order` brings every pair back to its token. Then a weighted sum over the k of a token.
+    # Which row of `outputs` has pair p? The place of p in `order`: sorting `order` finds all of them.
+    raise NotImplementedError("week 4 day 2 task 4: combine_experts")

@@ -16,12 +16,10 @@ from ..model.config import ModelConfig
 from ..model.expert_names import model_name
 from ..model.files import CheckpointError
 from ..model.hub import find_model
+from ..model.output_head import HEAD, HEAD_LINE, QuantizedHead, with_saved_head
 from ..model.quantization import QUANTIZATIONS, WeightQuantizer, in_a_layer
-from ..model.quantized_head import HEAD, QuantizedHead
 from ..model.quantized_tensors import check_quantized_parts
 from ..model.safetensors_folder import TensorInfo
-from ..model.tied_head import LINE as HEAD_LINE
-from ..model.tied_head import with_saved_head
 from ..model.tokenization import Tokenizer
 from ..model.tokenizer import load_tokenizer
 from ..solution_types import Group, ServingPackage

@@ -6,9 +6,9 @@ from typing import cast
 
 import mlx.core as mx
 
+from .basics import RMSNorm
 from .flash_attention import flash_attention_device, flash_attention_tiled
 from .kernels import KERNELS, Kernels
-from .rms_norm import RMSNorm
 from .rope import RoPE
 
 

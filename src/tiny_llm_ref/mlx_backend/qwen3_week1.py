@@ -4,11 +4,9 @@ import mlx.core as mx
 
 from tiny_llm_common.layer_weights import NO_HEAD_NORMS, Checkpoint, layer_weights
 
-from .basics import linear
-from .embedding import Embedding
+from .basics import Embedding, RMSNorm, linear
 from .qwen3_attention import Qwen3MultiHeadAttention
 from .qwen3_mlp import Qwen3MLP
-from .rms_norm import RMSNorm
 from .rope import RoPE
 
 

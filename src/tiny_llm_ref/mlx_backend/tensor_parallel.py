@@ -11,8 +11,7 @@ from tiny_llm_common.layer_weights import Checkpoint, ModelShape
 from tiny_llm_given.layers import Linear
 
 from ..serving.parallel.shards import ROW_PARALLEL, vocabulary_of
-from .embedding import AnyEmbedding
-from .linear_layer import linear_layer
+from .basics import AnyEmbedding, linear_layer
 from .qwen3_week2 import dense_mlp
 from .qwen3_week3 import Qwen3ModelWeek3
 

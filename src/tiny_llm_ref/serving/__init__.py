@@ -16,32 +16,26 @@ from tiny_llm_common.packed_model import (
     Sampled,
 )
 from tiny_llm_common.padding import pad_chunk_reads
-from tiny_llm_common.piece import Piece
 from tiny_llm_common.request_life import Completion, FifoQueue, RequestQueue, model_call
 from tiny_llm_common.sampling import SamplingParams, plain_ids
-from tiny_llm_common.scheduled import Scheduled
+from tiny_llm_common.scheduled import Piece, Scheduled
 from tiny_llm_common.structured_outputs import StructuredOutputsParams
 from tiny_llm_given.serving.loop_state import NotServing, QueueFull
 
 from .async_scheduling.async_scheduler import AsyncScheduler, run_ahead
-from .async_scheduling.pack_ahead import pack_ahead
-from .async_scheduling.placeholders import can_decode_ahead, must_wait, num_placeholders
+from .async_scheduling.placeholders import can_decode_ahead, must_wait, num_placeholders, pack_ahead
 from .batching.hybrid_scheduler import HybridScheduler
-from .batching.packing import inputs_of, pack
 from .batching.padded_budget import room_for_prompts, tokens_to_delay
-from .batching.sequence import Sequence
-from .blocks.block_allocator import BlockAllocator, OutOfBlocks
-from .blocks.block_table import BlockTable
-from .blocks.flat_blocks import flat_blocks
-from .blocks.prefix_cache import PrefixCache, block_hash
+from .batching.sequence import Sequence, inputs_of, pack
+from .blocks.block_allocator import BlockAllocator, OutOfBlocks, PrefixCache, block_hash
+from .blocks.block_table import BlockTable, flat_blocks
 from .buckets.bucket_sizes import bucketize, exponential_ladder, linear_ladder, padding_aware_ladder
 from .buckets.buckets import Buckets, make_buckets
 from .buckets.padding import pad_decode_reads, pad_inputs
 from .chunked_prefill import batch_generate
 from .chunked_prefill.adaptive_chunker import AdaptiveChunker
 from .chunked_prefill.batch import Batch
-from .chunked_prefill.chunk import Chunk, next_chunk
-from .chunked_prefill.chunk_size import select_optimal_chunk_size
+from .chunked_prefill.chunk import Chunk, next_chunk, select_optimal_chunk_size
 from .chunked_prefill.chunked_prefill import batch_generate_with_chunked_prefill
 from .chunked_prefill.chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
 from .chunked_prefill.chunked_prefill_scheduler import ChunkedPrefillScheduler
@@ -59,9 +53,9 @@ from .parallel.shards import (
     even_part,
     kv_heads_of,
     shard_of,
+    stage_layers,
     vocabulary_of,
 )
-from .parallel.stages import stage_layers
 from .policies import (
     POLICIES,
     ChunksOnly,

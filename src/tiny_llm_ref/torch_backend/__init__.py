@@ -10,13 +10,10 @@ from .attention import (
     scaled_dot_product_attention_grouped,
     scaled_dot_product_attention_simple,
 )
-from .basics import linear, silu, softmax
+from .basics import Embedding, PackedEmbedding, RMSNorm, embedding_of, linear, linear_layer, silu, softmax
 from .batching_kv_cache import BatchingKvCache, create_batch_cache
 from .chunked_attention_mask import chunked_attention_mask
-from .combine_experts import combine_experts
 from .device_kernels import KERNELS as KERNELS  # to which it has added the sets of Days 2.4 and 2.5
-from .embedding import Embedding, PackedEmbedding, embedding_of
-from .expert_order import sort_by_expert
 from .expert_parallel import run_on_ranks
 from .fill_placeholders import fill_placeholders
 from .flash_attention import (
@@ -33,7 +30,6 @@ from .generate import simple_generate
 from .generate_with_kv_cache import simple_generate_with_kv_cache
 from .grouped_product import grouped_product, grouped_product_by_expert
 from .kv_cache import TinyKvCache, TinyKvFullCache
-from .linear_layer import linear_layer
 from .mixture import ExpertParallelMixture, MixtureOfExperts, SummedMixture, mlp_of, stack_experts
 from .packed_attention import (
     PackedMask,
@@ -75,9 +71,8 @@ from .qwen3_mlp import Qwen3MLP
 from .qwen3_week1 import Qwen3ModelWeek1, Qwen3TransformerBlock
 from .qwen3_week2 import Qwen3LayerWeek2, Qwen3MLPWeek2, Qwen3ModelWeek2, Step
 from .qwen3_week3 import PackedStep, Qwen3LayerWeek3, Qwen3ModelWeek3
-from .rms_norm import RMSNorm
 from .rope import RoPE
-from .router import route
+from .router import combine_experts, route, sort_by_expert
 from .sampler import make_sampler
 from .tensor_parallel import (
     Qwen3ModelTensorParallel,

@@ -8,9 +8,9 @@ import torch
 
 from tiny_llm_given.torch import hpu
 
+from .basics import RMSNorm
 from .flash_attention import flash_attention_device, flash_attention_tiled
 from .kernels import KERNELS, Kernels
-from .rms_norm import RMSNorm
 from .rope import RoPE
 
 

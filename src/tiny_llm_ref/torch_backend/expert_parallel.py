@@ -7,7 +7,7 @@ import torch
 from tiny_llm_common.groups import Group
 
 from ..serving.parallel.expert_exchange import exchange_plan
-from .expert_order import sort_by_expert
+from .router import sort_by_expert
 
 
 def run_on_ranks(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from .attention import scaled_dot_product_attention_grouped
-from .rms_norm import RMSNorm
+from .basics import RMSNorm
 from .rope import RoPE
 
 

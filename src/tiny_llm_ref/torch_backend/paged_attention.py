@@ -14,7 +14,7 @@ import torch
 
 from tiny_llm_given.torch.quantized_pages import QuantizedPages
 
-from ..serving.blocks.flat_blocks import flat_blocks
+from ..serving.blocks.block_table import flat_blocks
 from .flash_attention import Statistics, finish_attention, fused_statistics
 
 # torch calls it beta; a Gaudi has a kernel for it, and not for everything that could be used instead.

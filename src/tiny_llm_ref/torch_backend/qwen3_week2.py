@@ -12,11 +12,9 @@ from tiny_llm_given.torch.masks import window_mask
 from tiny_llm_given.torch.rope_tables import rope_of
 from tiny_llm_given.windows import behind_windows
 
-from .basics import silu
-from .embedding import embedding_of
+from .basics import embedding_of, linear_layer, silu
 from .kernels import Kernels, choose_kernels
 from .kv_cache import TinyKvCache, TinyKvFullCache
-from .linear_layer import linear_layer
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from ..batching.hybrid_scheduler import HybridScheduler
 from ..batching.sequence import Sequence
 from ..blocks.block_allocator import BlockAllocator
 from ..parallel.pipelined_scheduler import PipelinedScheduler
-from .pack_ahead import pack_ahead
-from .placeholders import can_decode_ahead, num_placeholders
+from .placeholders import can_decode_ahead, num_placeholders, pack_ahead
 
 
 class AsyncScheduler(PipelinedScheduler):

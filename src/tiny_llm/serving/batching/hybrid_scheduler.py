@@ -10,8 +10,7 @@ from tiny_llm_given.serving.step_loop import StepLoop
 
 from ..blocks.block_allocator import BlockAllocator
 from ..blocks.block_table import BlockTable
-from .packing import pack
-from .sequence import Sequence
+from .sequence import Sequence, pack
 
 
 class HybridScheduler(StepLoop[Sequence]):

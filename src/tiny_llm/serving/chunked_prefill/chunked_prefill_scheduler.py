@@ -12,7 +12,7 @@ from tiny_llm_common.model import ServingModel
 from tiny_llm_given.serving.chunk_turns import ChunkTurns
 
 from .batch import Batch
-from .chunk_size import chunker_step
+from .chunk import chunker_step
 from .chunked_prefill_metrics import ChunkedPrefillMetrics
 from .turns import Turns
 

@@ -1,8 +1,7 @@
 """Tensor parallelism: the rows or columns of each weight that a rank holds (Megatron-LM, Shoeybi et al., 2019).
 
 A layer has two pairs of products. The first of a pair is divided by its outputs (column-parallel: rows of an (O, I)
-matrix), the second by its inputs (row-parallel: columns), so that nothing is exchanged between the two.
-"""
+matrix), the second by its inputs (row-parallel: columns), so that nothing is exchanged between the two."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -120,3 +119,26 @@ def divides(config: HeadCounts, size: int) -> bool:
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     shares_kv = kv_heads % size == 0 or size % kv_heads == 0
     return heads % size == 0 and shares_kv and config.intermediate_size % size == 0
+
+
+def stage_layers(num_layers: int, num_stages: int, stage: int) -> range:
+    """The layers of one stage: consecutive ones, so that activations go from a stage to the next and never back.
+
+    Args:
+        num_layers: of the model, at least `num_stages`.
+        num_stages: how many stages share them.
+        stage: from 0; the first one also has the embedding, and the last one the head.
+
+    Returns:
+        The indices of its layers. Stages differ by at most one layer. Where they differ, the later ones have fewer: the
+        head costs as much as several layers of a small model.
+
+    Raises:
+        ValueError: there are more stages than layers.
+    """
+    if num_stages > num_layers:
+        raise ValueError(
+            f"pipeline_parallel_size is {num_stages}, and the model has {num_layers} layers: give at most {num_layers}"
+        )
+    # TASK 3.7.6: consecutive layers, in order; the first stages take the layers that are left over.
+    raise NotImplementedError("week 3 day 7 task 6: stage_layers")

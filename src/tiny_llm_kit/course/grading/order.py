@@ -1,12 +1,28 @@
-"""The order of a learner's tests, task by task, and the end of the run after the first task that fails."""
+"""What a collected test grades, the order of a learner's tests, and the end after the first task that fails."""
 
 from collections.abc import Iterable
 
 import pytest
 
-from ..address import Task
-from .items import place_of, port_of, task_of
+from ..address import Task, parse_task
 from .time_limit import TestTookTooLong
+
+
+def task_of(item: pytest.Item) -> Task | None:
+    """The task that a test grades."""
+    mark = item.get_closest_marker("task")
+    return mark and parse_task(mark.args[0])
+
+
+def place_of(item: pytest.Item) -> Task | None:
+    """The task after whose own tests a test runs: a later one that it also needs, or the one that it grades."""
+    mark = item.get_closest_marker("task")
+    return mark and parse_task(mark.kwargs.get("after", mark.args[0]))
+
+
+def port_of(item: pytest.Item) -> str | None:
+    """The port that a test runs on; None for a test of the policy."""
+    return getattr(getattr(item, "callspec", None), "params", {}).get("b")
 
 
 def in_order_of_tasks(items: Iterable[pytest.Item]) -> list[pytest.Item]:

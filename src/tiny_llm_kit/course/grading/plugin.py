@@ -28,8 +28,7 @@ from ..address import Day, Task, parse_task, task_of_label
 from ..progress import record_results
 from ..tree import parts_of, tasks_of_part
 from .ideas import idea_of
-from .items import port_of, task_of
-from .order import StopAtFirstTask, in_order_of_tasks
+from .order import StopAtFirstTask, in_order_of_tasks, port_of, task_of
 from .time_limit import TimeLimit
 
 # Without the last phase, which traces every line to explain a failure: it took minutes on a day of blank stubs.

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from ...model.config import ModelConfig
 from ...model.expert_names import place_of
 from ...model.mixture import Mixture
+from ...model.output_head import HEAD
 from ...model.quantization import EMBEDDING
-from ...model.quantized_head import HEAD
 from ...solution_types import ServingPackage, Shard
 
 

@@ -1,4 +1,9 @@
-"""What can be planned of a request whose next token is still being computed."""
+"""Placeholders: tokens that steps in flight will draw. What can be planned with them, and their packed batch."""
+
+from collections import abc
+
+from tiny_llm_common.packed_model import PackedBatch
+from tiny_llm_common.scheduled import Scheduled
 
 from ..batching.sequence import Sequence
 
@@ -45,3 +50,37 @@ def can_decode_ahead(sequence: Sequence) -> bool:
         return False
     last = max(sequence.num_prompt_tokens, len(sequence.known_tokens) - 1)
     return sequence.num_scheduled >= last and len(sequence.tokens) + placeholders < sequence.max_new_tokens
+
+
+def pack_ahead(plan: abc.Sequence[Scheduled], drawn: abc.Sequence[Sequence]) -> PackedBatch:
+    """Puts the tokens of all entries into one row, as `pack` does, with a placeholder where a token is not known yet.
+
+    Args:
+        plan: entries of different requests, whose blocks are reserved for known tokens and placeholders. An entry has
+            one placeholder at most: it starts after the known tokens then, and has size 1.
+        drawn: the requests that the batch submitted just before draws tokens for, in the order of the draws.
+
+    Returns:
+        A batch whose `sources` (T,) are, for a placeholder, the index of its request in `drawn`; -1 where the token
+        is known. The id of a placeholder in `token_ids` is 0. Without placeholders `sources` is empty.
+    """
+    batch = PackedBatch()
+    # TASK 4.4.5: as in Task 3.3.2, and for each row where the device finds its token: -1 is `token_ids` itself.
+    # The row of a placeholder is sampled, like that of the last known token.
+    index = {sequence: number for number, sequence in enumerate(drawn)}
+    for entry in plan:
+        table, known = entry.sequence.block_table, entry.sequence.known_tokens[entry.start : entry.stop]
+        batch.token_ids.extend(known or [0])
+        batch.sources.extend([-1] * len(known) or [index[entry.sequence]])
+        batch.positions.extend(range(entry.start, entry.stop))
+        batch.slots.extend(table.slots(entry.start, entry.stop))
+        batch.query_start.append(len(batch.token_ids))
+        batch.context_lens.append(entry.start)
+        batch.block_tables.append(table.blocks)
+        if entry.needs_token:
+            batch.sample_rows.append(len(batch.token_ids) - 1)
+            batch.sampling.append(entry.sequence.sampling)
+    if max(batch.sources, default=-1) < 0:
+        batch.sources.clear()
+    # END TASK
+    return batch

@@ -6,7 +6,7 @@ Knows requests, streams and steps. Knows no HTTP, no text, no arrays: the server
 import asyncio
 from collections import abc
 
-from tiny_llm_common.piece import EngineRequest, Piece
+from tiny_llm_common.scheduled import EngineRequest, Piece
 from tiny_llm_given.serving.loop_state import LoopState, NotServing, QueueFull
 
 from .request_stream import RequestStream

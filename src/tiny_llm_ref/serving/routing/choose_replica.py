@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Mapping, Sequence
 
-from ..blocks.prefix_cache import block_hash
+from ..blocks.block_allocator import block_hash
 
 
 def prefix_hashes(prompt: Sequence[int], block_size: int) -> list[bytes]:
