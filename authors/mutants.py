@@ -75,6 +75,20 @@ class Mutant:
         return {path: before + text.replace(old, new) + after}
 
 
+def wrong(
+    task: str, file: str, *edits: tuple[str, ...], part: str = "both", inside: str | None = None
+) -> list[Mutant]:
+    """Wrong solutions of one task in one file, a row for each.
+
+    Args:
+        edits: (idea, old, new), and where rows differ in it, the function to look in.
+        part: "both", "serving" or "native".
+        inside: the function to look in, for the rows that name none.
+    """
+    rows = ((idea, (old, new), place[0] if place else inside) for idea, old, new, *place in edits)
+    return [Mutant(task, idea, file, inside=place, **{part: edit}) for idea, edit, place in rows]
+
+
 def _around(path: Path, qualname: str | None) -> tuple[str, str, str]:
     """A file's text before, in and after a function. Raises ValueError when it has no such function."""
     source = path.read_text(encoding="utf-8")

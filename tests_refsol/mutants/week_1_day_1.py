@@ -1,6 +1,6 @@
 """Wrong solutions of Week 1 Day 1."""
 
-from authors.mutants import Mutant
+from authors.mutants import Mutant, wrong
 
 MUTANTS = [
     Mutant(
@@ -24,41 +24,27 @@ MUTANTS = [
         mlx=("mx.exp(x - ", "mx.exp(x.astype(mx.float32) - "),
         torch=("torch.exp(x - ", "torch.exp(x.float() - "),
     ),
-    Mutant(
+    *wrong(
         "1.1.2",
-        "multiplies by w and not by its transpose, when the shapes allow it",
         "basics.py",
-        both=("out = x @ w.T", "out = x @ (w if w.shape[0] == w.shape[1] else w.T)"),
+        (
+            "multiplies by w and not by its transpose, when the shapes allow it",
+            "out = x @ w.T",
+            "out = x @ (w if w.shape[0] == w.shape[1] else w.T)",
+        ),
+        ("forgets the bias", "return out if bias is None else out + bias", "return out"),
     ),
-    Mutant(
-        "1.1.2",
-        "forgets the bias",
-        "basics.py",
-        both=("return out if bias is None else out + bias", "return out"),
-    ),
-    Mutant(
+    *wrong(
         "1.1.3",
-        "scales by 1/D and not by 1/√D",
         "attention.py",
-        inside="scaled_dot_product_attention_simple",
-        both=("1 / math.sqrt(query.shape[-1])", "1 / query.shape[-1]"),
-    ),
-    Mutant(
-        "1.1.3",
-        "takes a scale of 0.0 for none given",
-        "attention.py",
-        inside="scaled_dot_product_attention_simple",
-        both=(
+        ("scales by 1/D and not by 1/√D", "1 / math.sqrt(query.shape[-1])", "1 / query.shape[-1]"),
+        (
+            "takes a scale of 0.0 for none given",
             "scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale",
             "scale = scale or 1 / math.sqrt(query.shape[-1])",
         ),
-    ),
-    Mutant(
-        "1.1.3",
-        "adds the mask before the scale",
-        "attention.py",
+        ("adds the mask before the scale", "scores = scores + mask", "scores = scores + mask * scale"),
         inside="scaled_dot_product_attention_simple",
-        both=("scores = scores + mask", "scores = scores + mask * scale"),
     ),
     Mutant(
         "1.1.4",

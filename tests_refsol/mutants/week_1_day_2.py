@@ -1,6 +1,6 @@
 """Wrong solutions of Week 1 Day 2."""
 
-from authors.mutants import Mutant
+from authors.mutants import Mutant, wrong
 
 MUTANTS = [
     Mutant(
@@ -29,32 +29,26 @@ MUTANTS = [
             "return torch.cos(angles).bfloat16().float(), torch.sin(angles).bfloat16().float()",
         ),
     ),
-    Mutant(
+    *wrong(
         "1.2.2",
-        "ignores a slice and starts at 0",
         "rope.py",
-        both=(
+        (
+            "ignores a slice and starts at 0",
             "self._span(slice(0, L) if offset is None else offset, L)",
             "self._span(slice(0, L) if offset else slice(0, L), L)",
         ),
-    ),
-    Mutant(
-        "1.2.2",
-        "sorts the slices, so that rows get each other's positions",
-        "rope.py",
-        both=("for row in offset]", "for row in sorted(offset, key=lambda row: row.start)]"),
-    ),
-    Mutant(
-        "1.2.2",
-        "does not count the slices, so that one slice serves all rows",
-        "rope.py",
-        both=("if len(offset) != B:", "if not offset:"),
-    ),
-    Mutant(
-        "1.2.2",
-        "builds the positions without a check",
-        "rope.py",
-        both=(
+        (
+            "sorts the slices, so that rows get each other's positions",
+            "for row in offset]",
+            "for row in sorted(offset, key=lambda row: row.start)]",
+        ),
+        (
+            "does not count the slices, so that one slice serves all rows",
+            "if len(offset) != B:",
+            "if not offset:",
+        ),
+        (
+            "builds the positions without a check",
             "span = self._span(slice(0, L) if offset is None else offset, L)",
             "span = offset or slice(0, L)",
         ),

@@ -1,6 +1,6 @@
 """Wrong solutions of Week 1 Day 3."""
 
-from authors.mutants import Mutant
+from authors.mutants import Mutant, wrong
 
 MUTANTS = [
     Mutant(
@@ -66,18 +66,17 @@ MUTANTS = [
             "query.float().reshape(*batch, Hkv, -1, D) @ key.float().transpose(-2, -1)",
         ),
     ),
-    Mutant(
+    *wrong(
         "1.3.2",
-        "takes a scale of 0.0 for none given",
         "attention.py",
-        inside="scaled_dot_product_attention_grouped",
-        both=("scale = 1 / math.sqrt(D) if scale is None else scale", "scale = scale or 1 / math.sqrt(D)"),
-    ),
-    Mutant(
-        "1.3.2",
-        "adds the mask before the scale",
-        "attention.py",
-        both=(
+        (
+            "takes a scale of 0.0 for none given",
+            "scale = 1 / math.sqrt(D) if scale is None else scale",
+            "scale = scale or 1 / math.sqrt(D)",
+            "scaled_dot_product_attention_grouped",
+        ),
+        (
+            "adds the mask before the scale",
             "        scores = scores + mask\n    weights",
             "        scores = scores + mask * scale\n    weights",
         ),
@@ -108,16 +107,14 @@ MUTANTS = [
             "(scores.reshape(*batch, H, L, S) * scale).float()",
         ),
     ),
-    Mutant(
+    *wrong(
         "1.3.3",
-        "eps of another model, 1e-6, whatever rms_norm_eps is",
         "qwen3_attention.py",
-        both=("_head_norm(query, self.q_norm, self.rms_norm_eps)", "_head_norm(query, self.q_norm, 1e-6)"),
-    ),
-    Mutant(
-        "1.3.3",
-        "always causal, whatever the mask is",
-        "qwen3_attention.py",
-        both=(", mask=mask\n", ', mask="causal"\n'),
+        (
+            "eps of another model, 1e-6, whatever rms_norm_eps is",
+            "_head_norm(query, self.q_norm, self.rms_norm_eps)",
+            "_head_norm(query, self.q_norm, 1e-6)",
+        ),
+        ("always causal, whatever the mask is", ", mask=mask\n", ', mask="causal"\n'),
     ),
 ]

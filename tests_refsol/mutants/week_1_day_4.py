@@ -1,33 +1,32 @@
 """Wrong solutions of Week 1 Day 4."""
 
-from authors.mutants import Mutant
+from authors.mutants import Mutant, wrong
 
 MUTANTS = [
-    Mutant(
+    *wrong(
         "1.4.1",
-        "always adds 1e-5, whatever eps it was made with",
-        "rms_norm.py",
-        both=("mean_square + self.eps", "mean_square + 1e-5"),
+        "basics.py",
+        ("always adds 1e-5, whatever eps it was made with", "mean_square + self.eps", "mean_square + 1e-5"),
+        ("default eps of 1e-6", "eps: float = 1e-5", "eps: float = 1e-6"),
     ),
-    Mutant("1.4.1", "default eps of 1e-6", "rms_norm.py", both=("eps: float = 1e-5", "eps: float = 1e-6")),
     Mutant(
         "1.4.1",
         "squares first and widens then, so that float16 overflows",
-        "rms_norm.py",
+        "basics.py",
         mlx=("mx.square(wide)", "mx.square(x).astype(mx.float32)"),
         torch=("torch.square(wide)", "torch.square(x).float()"),
     ),
     Mutant(
         "1.4.1",
         "stays in float32",
-        "rms_norm.py",
+        "basics.py",
         mlx=("normed.astype(x.dtype) * self.weight", "normed * self.weight"),
         torch=("normed.to(x.dtype) * self.weight", "normed * self.weight"),
     ),
     Mutant(
         "1.4.1",
         "divides in place, which in float32 is the caller's array",
-        "rms_norm.py",
+        "basics.py",
         torch=(
             "normed = wide * torch.rsqrt(mean_square + self.eps)",
             "normed = wide\n        normed *= torch.rsqrt(mean_square + self.eps)",

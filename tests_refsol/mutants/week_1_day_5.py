@@ -19,14 +19,14 @@ MUTANTS = [
     Mutant(
         "1.5.1",
         "hands out float32 rows of a bf16 table",
-        "embedding.py",
+        "basics.py",
         mlx=("return self.weight[ids]", "return self.weight[ids].astype(mx.float32)"),
         torch=("return self.weight[ids]", "return self.weight[ids].float()"),
     ),
     Mutant(
         "1.5.2",
         "multiplies by the table and not by its transpose, when the shapes allow it",
-        "embedding.py",
+        "basics.py",
         both=(
             "linear(x, self.weight)",
             "linear(x, self.weight.T if self.vocab_size == self.embedding_dim else self.weight)",
@@ -36,7 +36,7 @@ MUTANTS = [
     Mutant(
         "1.5.2",
         "float32 logits of a bf16 table",
-        "embedding.py",
+        "basics.py",
         mlx=("linear(x, self.weight)", "linear(x.astype(mx.float32), self.weight.astype(mx.float32))"),
         torch=("linear(x, self.weight)", "linear(x.float(), self.weight.float())"),
         inside="Embedding.as_linear",

@@ -1,6 +1,6 @@
 """Wrong solutions of Week 1 Day 6."""
 
-from authors.mutants import Mutant
+from authors.mutants import Mutant, wrong
 
 FILE = "generate.py"
 LOOP = """        if on_text is not None:
@@ -53,33 +53,23 @@ MUTANTS = [
             "    return ids[-1].item()",
         ),
     ),
-    Mutant(
+    *wrong(
         "1.6.2",
-        "honours only one of the end tokens",
         FILE,
-        both=("if token in tokenizer.eos_token_ids:", "if token == min(tokenizer.eos_token_ids):"),
-    ),
-    Mutant(
-        "1.6.2",
-        "never asks the detokenizer for its rest",
-        FILE,
-        both=("if rest := stream.finish():", "if rest := None:"),
-    ),
-    Mutant("1.6.2", "delivers all pieces after the end", FILE, both=(LOOP, LATE)),
-    Mutant(
-        "1.6.2",
-        "is greedy after the first token",
-        FILE,
-        both=(
+        (
+            "honours only one of the end tokens",
+            "if token in tokenizer.eos_token_ids:",
+            "if token == min(tokenizer.eos_token_ids):",
+        ),
+        ("never asks the detokenizer for its rest", "if rest := stream.finish():", "if rest := None:"),
+        ("delivers all pieces after the end", LOOP, LATE),
+        (
+            "is greedy after the first token",
             "        token = next_token(model, tokens, sampler)",
             "        token = next_token(model, tokens, None if pieces else sampler)",
         ),
-    ),
-    Mutant(
-        "1.6.2",
-        "encodes the text so far again, instead of keeping the ids",
-        FILE,
-        both=(
+        (
+            "encodes the text so far again, instead of keeping the ids",
             "        tokens.append(token)\n        deliver(stream.add(token))",
             '        deliver(stream.add(token))\n        tokens = tokenizer.encode(prompt + "".join(pieces))',
         ),

@@ -1,6 +1,6 @@
 """Wrong solutions of Week 1 Day 7."""
 
-from authors.mutants import Mutant
+from authors.mutants import Mutant, wrong
 
 FILE = "sampler.py"
 CATEGORICAL = "mx.random.categorical(logits, axis=-1)"
@@ -73,19 +73,17 @@ MUTANTS = [
             "torch.argsort(-logits[:1], dim=-1, stable=True).expand_as(logits)",
         ),
     ),
-    Mutant(
+    *wrong(
         "1.7.4",
-        "temp 0 counts as not given, and becomes 1",
         FILE,
-        both=("        if temp == 0:\n", "        if temp < 0:\n"),
+        ("temp 0 counts as not given, and becomes 1", "        if temp == 0:\n", "        if temp < 0:\n"),
+        (
+            "divides by the temperature last",
+            " / temp\n" + TOP_K + TOP_P,
+            "\n" + TOP_K + TOP_P + "        logits = logits / temp\n",
+        ),
+        ("top-p before top-k", TOP_K + TOP_P, TOP_P + TOP_K),
     ),
-    Mutant(
-        "1.7.4",
-        "divides by the temperature last",
-        FILE,
-        both=(" / temp\n" + TOP_K + TOP_P, "\n" + TOP_K + TOP_P + "        logits = logits / temp\n"),
-    ),
-    Mutant("1.7.4", "top-p before top-k", FILE, both=(TOP_K + TOP_P, TOP_P + TOP_K)),
     Mutant(
         "1.7.4",
         "divides in bf16",

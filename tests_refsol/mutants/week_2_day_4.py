@@ -1,6 +1,6 @@
 """Wrong solutions of Week 2 Day 4."""
 
-from authors.mutants import Mutant
+from authors.mutants import Mutant, wrong
 
 FILE = "flash_attention.py"
 
@@ -46,22 +46,16 @@ MUTANTS = [
         mlx=("reshape(*batch, H, L, S).astype(mx.float32)", "reshape(*batch, H, L, S)"),
         torch=("reshape(*batch, H, L, S).float()", "reshape(*batch, H, L, S)"),
     ),
-    Mutant(
+    *wrong(
         "2.4.2",
-        "forgets to rescale o",
         FILE,
-        inside="merge_attention",
-        both=("o = o_a * shrink_a[..., None] +", "o = o_a +"),
-    ),
-    Mutant(
-        "2.4.2",
-        "rescales the first side alone, as if the second had the larger maximum",
-        FILE,
-        inside="merge_attention",
-        both=(
+        ("forgets to rescale o", "o = o_a * shrink_a[..., None] +", "o = o_a +"),
+        (
+            "rescales the first side alone, as if the second had the larger maximum",
             "o_b * shrink_b[..., None]\n    return o, m, l_a * shrink_a + l_b * shrink_b",
             "o_b\n    return o, m, l_a * shrink_a + l_b",
         ),
+        inside="merge_attention",
     ),
     Mutant(
         "2.4.2",
@@ -218,26 +212,21 @@ MUTANTS = [
             "attention_statistics(q * (scale or 1), k, v, scale, ",
         ),
     ),
-    Mutant(
+    *wrong(
         "2.4.5",
-        "tiles of queries only: all keys at once",
         FILE,
-        inside="flash_attention_tiled",
-        both=(
+        (
+            "tiles of queries only: all keys at once",
             "        for left in range(0, S - L + rows.stop if causal else S, tile_size):\n"
             "            columns = slice(left, min(left + tile_size, S))\n",
             "        for left in [0]:\n            columns = slice(0, S - L + rows.stop if causal else S)\n",
         ),
-    ),
-    Mutant(
-        "2.4.5",
-        "tiles of keys only where nothing is hidden by causality: all queries at once",
-        FILE,
-        inside="flash_attention_tiled",
-        both=(
+        (
+            "tiles of keys only where nothing is hidden by causality: all queries at once",
             "for top in range(0, L, tile_size):\n        rows, merged = slice(top, min(top + tile_size, L)), None",
             "for top in range(0, L, tile_size) if causal else [0]:\n"
             "        rows, merged = slice(top, min(top + tile_size, L) if causal else L), None",
         ),
+        inside="flash_attention_tiled",
     ),
 ]

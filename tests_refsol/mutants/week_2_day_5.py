@@ -1,6 +1,6 @@
 """Wrong solutions of Week 2 Day 5."""
 
-from authors.mutants import Mutant
+from authors.mutants import Mutant, wrong
 
 FILE = "flash_attention.py"
 
@@ -109,21 +109,15 @@ MUTANTS = [
             "        return fused_attention(query, key, value, scale, mask, is_causal=causal)",
         ),
     ),
-    Mutant(
+    *wrong(
         "2.5.2",
-        "forgets the scale on the way",
         FILE,
-        inside="flash_attention_device",
-        both=("    if not isinstance", "    scale = None\n    if not isinstance"),
-    ),
-    Mutant(
-        "2.5.2",
-        "a mask with one row for all queries is lost when there is one query",
-        FILE,
-        inside="flash_attention_device",
-        both=(
+        ("forgets the scale on the way", "    if not isinstance", "    scale = None\n    if not isinstance"),
+        (
+            "a mask with one row for all queries is lost when there is one query",
             "    if not isinstance",
             "    mask = None if query.shape[2] == 1 else mask\n    if not isinstance",
         ),
+        inside="flash_attention_device",
     ),
 ]

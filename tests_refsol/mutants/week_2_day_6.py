@@ -1,6 +1,6 @@
 """Wrong solutions of Week 2 Day 6."""
 
-from authors.mutants import Mutant
+from authors.mutants import Mutant, wrong
 
 CACHE, REQUEST, BATCH, GENERATE = (
     "batching_kv_cache.py",
@@ -48,17 +48,16 @@ ABORT = """        if not self._is_computing:
 """
 
 MUTANTS = [
-    Mutant(
+    *wrong(
         "2.6.1",
-        "one token a step, however many came",
         CACHE,
-        both=(COUNT, "[n + used for n, used in zip(self.offsets, self.active, strict=True)]"),
-    ),
-    Mutant(
-        "2.6.1",
-        "hands out all positions of a slot, also those that the mask does not know",
-        CACHE,
-        both=(
+        (
+            "one token a step, however many came",
+            COUNT,
+            "[n + used for n, used in zip(self.offsets, self.active, strict=True)]",
+        ),
+        (
+            "hands out all positions of a slot, also those that the mask does not know",
             "return self.keys[:B, :, :S], self.values[:B, :, :S], max(self.offsets), mask",
             "return self.keys[:B], self.values[:B], max(self.offsets), mask",
         ),
@@ -71,45 +70,44 @@ MUTANTS = [
         mlx=("length_mask(positions,", "length_mask(positions.astype(mx.float16),"),
         torch=("length_mask(positions,", "length_mask(positions.half(),"),
     ),
-    Mutant(
+    *wrong(
         "2.6.1",
-        "returns the length of the first row",
         CACHE,
-        both=("self.values[:B, :, :S], max(self.offsets)", "self.values[:B, :, :S], self.offsets[0]"),
-    ),
-    Mutant(
-        "2.6.1",
-        "makes a mask of its own, whatever it was given",
-        CACHE,
-        both=(
+        (
+            "returns the length of the first row",
+            "self.values[:B, :, :S], max(self.offsets)",
+            "self.values[:B, :, :S], self.offsets[0]",
+        ),
+        (
+            "makes a mask of its own, whatever it was given",
             f"        self.offsets = {COUNT}",
             f"        mask = self.make_mask(L, key.dtype, positions=positions)\n        self.offsets = {COUNT}",
         ),
     ),
-    Mutant(
+    *wrong(
         "2.6.2",
-        "makes new arrays for every request",
         CACHE,
-        both=("        if self.keys is None or self.values is None:", "        if True:"),
-    ),
-    Mutant(
-        "2.6.2",
-        "slots of twice the length",
-        CACHE,
-        both=("Hkv, round_up(self.max_seq_len), D)", "Hkv, 2 * round_up(self.max_seq_len), D)"),
-        inside="BatchingKvCache.add_request",
-    ),
-    Mutant(
-        "2.6.2",
-        "refuses a request that fills its slot",
-        CACHE,
-        both=("if prefilled.offset > length:", "if prefilled.offset >= length:"),
-    ),
-    Mutant(
-        "2.6.2",
-        "gives a slot to a request that holds no token",
-        CACHE,
-        both=("if prefilled.offset == 0:", "if prefilled.keys is None:"),
+        (
+            "makes new arrays for every request",
+            "        if self.keys is None or self.values is None:",
+            "        if True:",
+        ),
+        (
+            "slots of twice the length",
+            "Hkv, round_up(self.max_seq_len), D)",
+            "Hkv, 2 * round_up(self.max_seq_len), D)",
+            "BatchingKvCache.add_request",
+        ),
+        (
+            "refuses a request that fills its slot",
+            "if prefilled.offset > length:",
+            "if prefilled.offset >= length:",
+        ),
+        (
+            "gives a slot to a request that holds no token",
+            "if prefilled.offset == 0:",
+            "if prefilled.keys is None:",
+        ),
     ),
     Mutant(
         "2.6.2",
@@ -123,11 +121,11 @@ MUTANTS = [
         ),
     ),
     Mutant("2.6.3", "forgets to set the length back", CACHE, both=(REMOVE, "self.active[slot] = False")),
-    Mutant(
+    *wrong(
         "2.6.4",
-        "computes the prompt token by token",
         REQUEST,
-        serving=(
+        (
+            "computes the prompt token by token",
             STEP,
             "            for at, one in enumerate(self.prompt_tokens):\n"
             "                last = at == len(self.prompt_tokens) - 1\n"
@@ -135,96 +133,69 @@ MUTANTS = [
             "                    [one], at, self.kv_cache, sampling=self.sampling, sample=last\n"
             "                )\n",
         ),
+        (
+            "runs the model outside of `model_call`: a call that fails leaves its cache behind",
+            SCOPE,
+            STEP.replace("            ", "        ", 1).replace("\n            ", "\n        "),
+        ),
+        (
+            "counts the new token as if it were in the cache",
+            "self.offset = len(self.prompt_tokens)",
+            "self.offset = len(self.prompt_tokens) + 1",
+        ),
+        part="serving",
     ),
-    Mutant(
-        "2.6.4",
-        "runs the model outside of `model_call`: a call that fails leaves its cache behind",
-        REQUEST,
-        serving=(SCOPE, STEP.replace("            ", "        ", 1).replace("\n            ", "\n        ")),
-    ),
-    Mutant(
-        "2.6.4",
-        "counts the new token as if it were in the cache",
-        REQUEST,
-        serving=("self.offset = len(self.prompt_tokens)", "self.offset = len(self.prompt_tokens) + 1"),
-    ),
-    Mutant(
+    *wrong(
         "2.6.5",
-        "honours only one of the end tokens",
         REQUEST,
-        serving=(
+        (
+            "honours only one of the end tokens",
             "if token in self.tokenizer.eos_token_ids:",
             "if token == min(self.tokenizer.eos_token_ids):",
         ),
-    ),
-    Mutant(
-        "2.6.5",
-        "ignores an end token that comes with the prompt",
-        REQUEST,
-        serving=(
+        (
+            "ignores an end token that comes with the prompt",
             "if token in self.tokenizer.eos_token_ids:",
             "if update_offset and token in self.tokenizer.eos_token_ids:",
         ),
-    ),
-    Mutant(
-        "2.6.5",
-        "never counts",
-        REQUEST,
-        serving=("        if update_offset:\n            self.offset += 1\n", ""),
-    ),
-    Mutant(
-        "2.6.5",
-        "looks for stop strings from the second token on",
-        REQUEST,
-        serving=(
+        ("never counts", "        if update_offset:\n            self.offset += 1\n", ""),
+        (
+            "looks for stop strings from the second token on",
             "        if self.answer.stopped:",
             "        if self.answer.stopped and len(self.tokens) > 1:",
         ),
-    ),
-    Mutant(
-        "2.6.5",
-        "asks for the limit first: a stop string that ends there is called a length",
-        REQUEST,
-        serving=(LAST, LAST_EXCHANGED),
-    ),
-    Mutant(
-        "2.6.5",
-        "ends without releasing the cache",
-        REQUEST,
-        serving=(
+        ("asks for the limit first: a stop string that ends there is called a length", LAST, LAST_EXCHANGED),
+        (
+            "ends without releasing the cache",
             '            self.finish("stop")\n            return',
             '            self.finish_reason = "stop"\n            return',
         ),
-    ),
-    Mutant(
-        "2.6.5",
-        "takes the token of a step in which the request was aborted",
-        REQUEST,
-        serving=(
+        (
+            "takes the token of a step in which the request was aborted",
             "        if self.is_done:\n            return\n        if update_offset:",
             "        if update_offset:",
         ),
+        part="serving",
     ),
-    Mutant(
+    *wrong(
         "2.6.6",
-        "changes the reason of a request that has ended",
         REQUEST,
-        serving=(ABORT, ABORT + '            self.finish_reason = "abort"\n'),
-    ),
-    Mutant(
-        "2.6.6",
-        "sets the reason and keeps the cache",
-        REQUEST,
-        serving=(
+        (
+            "changes the reason of a request that has ended",
+            ABORT,
+            ABORT + '            self.finish_reason = "abort"\n',
+        ),
+        (
+            "sets the reason and keeps the cache",
             ABORT,
             ABORT.replace('self.finish("abort")', 'self.finish_reason = self.finish_reason or "abort"'),
         ),
-    ),
-    Mutant(
-        "2.6.6",
-        "ends the request at once, also while the model is writing to its cache",
-        REQUEST,
-        serving=(ABORT, '        self.finish("abort")\n'),
+        (
+            "ends the request at once, also while the model is writing to its cache",
+            ABORT,
+            '        self.finish("abort")\n',
+        ),
+        part="serving",
     ),
     Mutant(
         "2.6.7",
@@ -241,54 +212,50 @@ MUTANTS = [
         REQUEST,
         serving=("released, self._kv_cache = self._kv_cache, []", "released = self._kv_cache"),
     ),
-    Mutant(
+    *wrong(
         "2.6.7",
-        "gives a slot to a request that ended with its first token",
         BATCH,
-        serving=(
+        (
+            "gives a slot to a request that ended with its first token",
             '        if request.is_done:\n            self.emit("finish", request)\n            return\n',
             "        if request.is_done and not request.is_prefill_done:\n"
             '            self.emit("finish", request)\n'
             "            return\n",
         ),
-    ),
-    Mutant(
-        "2.6.7",
-        "does not look again after its listener has heard of the prefill",
-        BATCH,
-        serving=(
+        (
+            "does not look again after its listener has heard of the prefill",
             '            self.emit("prefill", request)\n        if not request.is_done:\n',
             '            self.emit("prefill", request)\n',
         ),
+        part="serving",
     ),
-    Mutant(
+    *wrong(
         "2.6.8",
-        "runs the model outside of `model_call`: nobody waits for its end",
         BATCH,
-        serving=(DECODE, DECODE.replace("        with model_call(*requests):\n    ", "")),
-    ),
-    Mutant(
-        "2.6.8",
-        "gives the tokens to slots 0, 1, 2 …, also when one of them is idle",
-        BATCH,
-        serving=(
+        (
+            "runs the model outside of `model_call`: nobody waits for its end",
+            DECODE,
+            DECODE.replace("        with model_call(*requests):\n    ", ""),
+        ),
+        (
+            "gives the tokens to slots 0, 1, 2 …, also when one of them is idle",
             TAKE,
             "        for slot, token in enumerate(token for token in chosen if token is not None):\n"
             "            if self.slots[slot]:\n"
             "                self.slots[slot].decode_done(token)\n",
         ),
+        part="serving",
     ),
-    Mutant(
+    *wrong(
         "2.6.9",
-        "slots as long as the model's context, whatever was asked",
         GENERATE,
-        serving=("Batch(model, batch_size, max_seq_len,", "Batch(model, batch_size, model.max_model_len,"),
-    ),
-    Mutant(
-        "2.6.9",
-        "waits for the whole batch to end before it lets others in (static batching)",
-        GENERATE,
-        serving=(
+        (
+            "slots as long as the model's context, whatever was asked",
+            "Batch(model, batch_size, max_seq_len,",
+            "Batch(model, batch_size, model.max_model_len,",
+        ),
+        (
+            "waits for the whole batch to end before it lets others in (static batching)",
             LOOP,
             """            while waiting and batch.free_slot is not None:
                 batch.prefill_and_place(waiting.popleft())
@@ -299,22 +266,18 @@ MUTANTS = [
                 batch.remove_ended()
 """,
         ),
-    ),
-    Mutant(
-        "2.6.9",
-        "one request at a time, whatever the number of slots",
-        GENERATE,
-        serving=("if waiting and batch.free_slot is not None:", "if waiting and not batch.running:"),
-    ),
-    Mutant(
-        "2.6.9",
-        "one bad prompt ends the whole call",
-        GENERATE,
-        serving=(
+        (
+            "one request at a time, whatever the number of slots",
+            "if waiting and batch.free_slot is not None:",
+            "if waiting and not batch.running:",
+        ),
+        (
+            "one bad prompt ends the whole call",
             "    waiting = deque(requests)\n",
             "    if any(request.is_done for request in requests):\n"
             '        return [Completion(i, "", "error") for i, _ in enumerate(requests)]\n'
             "    waiting = deque(requests)\n",
         ),
+        part="serving",
     ),
 ]

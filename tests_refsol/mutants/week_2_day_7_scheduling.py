@@ -1,17 +1,13 @@
 """Wrong solutions of Week 2 Day 7: the policy of chunks, of a request, of the scheduler and of pausing."""
 
-from authors.mutants import Mutant
+from authors.mutants import Mutant, wrong
 
 CHUNK, REQUEST, SCHEDULER = (
     "chunked_prefill/chunk.py",
     "chunked_prefill/request.py",
     "chunked_prefill/chunked_prefill_scheduler.py",
 )
-GENERATE, PAUSED, TURNS = (
-    "chunked_prefill/chunked_prefill.py",
-    "chunked_prefill/paused_prefills.py",
-    "chunked_prefill/turns.py",
-)
+GENERATE, TURNS = "chunked_prefill/chunked_prefill.py", "chunked_prefill/turns.py"
 CUT = "return Chunk(offset, min(max_step, prompt_len - offset), prompt_len)"
 CALL = """        with model_call(self):
             token = self.model.prefill(
@@ -40,126 +36,101 @@ FINALLY = """    finally:
 """
 
 MUTANTS = [
-    Mutant(
+    *wrong(
         "2.7.1",
-        "the rest is added to the last whole chunk",
         CHUNK,
-        serving=(
+        (
+            "the rest is added to the last whole chunk",
             CUT,
             "left = prompt_len - offset\n"
             "    return Chunk(offset, left if left < 2 * max_step else max_step, prompt_len)",
         ),
-    ),
-    Mutant(
-        "2.7.1",
-        "cuts at multiples of the step, wherever the last chunk has ended",
-        CHUNK,
-        serving=(
+        (
+            "cuts at multiples of the step, wherever the last chunk has ended",
             CUT,
             "return Chunk(offset, min(max_step - offset % max_step, prompt_len - offset), prompt_len)",
         ),
-    ),
-    Mutant(
-        "2.7.1",
-        "makes an empty chunk at the end of the prompt",
-        CHUNK,
-        serving=("if not 0 <= offset < prompt_len:", "if not 0 <= offset <= prompt_len:"),
-    ),
-    Mutant(
-        "2.7.1",
-        "lets an offset from before the prompt pass",
-        CHUNK,
-        serving=("if not 0 <= offset < prompt_len:", "if offset >= prompt_len:"),
-    ),
-    Mutant(
-        "2.7.1",
-        "takes a step of 0 as one token",
-        CHUNK,
-        serving=(
+        (
+            "makes an empty chunk at the end of the prompt",
+            "if not 0 <= offset < prompt_len:",
+            "if not 0 <= offset <= prompt_len:",
+        ),
+        (
+            "lets an offset from before the prompt pass",
+            "if not 0 <= offset < prompt_len:",
+            "if offset >= prompt_len:",
+        ),
+        (
+            "takes a step of 0 as one token",
             '    if max_step < 1:\n        raise ValueError(f"max_step is {max_step}: a chunk has at least 1 token")\n',
             "    max_step = max(max_step, 1)\n",
         ),
+        part="serving",
     ),
-    Mutant(
+    *wrong(
         "2.7.2",
-        "counts the chunk twice: its tokens, and one for the new token",
         REQUEST,
-        serving=("self.decode_done(token, update_offset=False)", "self.decode_done(token)"),
-        inside="Request.try_prefill",
-    ),
-    Mutant(
-        "2.7.2",
-        "a stop string in the first token counts from the second token on",
-        REQUEST,
-        serving=(
+        (
+            "counts the chunk twice: its tokens, and one for the new token",
+            "self.decode_done(token, update_offset=False)",
+            "self.decode_done(token)",
+            "Request.try_prefill",
+        ),
+        (
+            "a stop string in the first token counts from the second token on",
             FIRST,
             FIRST + '            if self.answer.stopped and self.finish_reason == "stop":\n'
             "                self.finish_reason = None\n",
+            "Request.try_prefill",
         ),
-        inside="Request.try_prefill",
-    ),
-    Mutant(
-        "2.7.2",
-        "returns the offset and not the tokens of this chunk",
-        REQUEST,
-        serving=("        return chunk.size\n", "        return chunk.stop\n"),
-    ),
-    Mutant(
-        "2.7.2",
-        "runs the last token again when it is called after the end",
-        REQUEST,
-        serving=(
+        (
+            "returns the offset and not the tokens of this chunk",
+            "        return chunk.size\n",
+            "        return chunk.stop\n",
+        ),
+        (
+            "runs the last token again when it is called after the end",
             "        if self.is_prefill_done or self.is_done:\n            raise ValueError(",
             "        if self.is_prefill_done or self.prompt_left == 0:\n            return 0\n"
             "        if self.is_done:\n            raise ValueError(",
         ),
+        (
+            "counts before the step, so that a step that fails was counted, too",
+            PREFILL,
+            "        self.offset = chunk.stop\n" + PREFILL,
+        ),
+        part="serving",
     ),
-    Mutant(
-        "2.7.2",
-        "counts before the step, so that a step that fails was counted, too",
-        REQUEST,
-        serving=(PREFILL, "        self.offset = chunk.stop\n" + PREFILL),
-    ),
-    Mutant(
+    *wrong(
         "2.7.3",
-        "prompts first: nobody decodes in a step that has computed a chunk",
         SCHEDULER,
-        serving=(
+        (
+            "prompts first: nobody decodes in a step that has computed a chunk",
             PHASES,
             PHASES.replace(
                 "self.handle_decode_phase() or prefilled or moved",
                 "prefilled or moved or self.handle_decode_phase()",
             ),
         ),
-    ),
-    Mutant(
-        "2.7.3",
-        "stops when the queue and the slots are empty, and loses the pending prompt",
-        SCHEDULER,
-        serving=(WORK, "return bool(len(self.turns) or self.batch.running)"),
-    ),
-    Mutant(
-        "2.7.3",
-        "stops when no prompt waits, and forgets those that run",
-        SCHEDULER,
-        serving=(WORK, "return bool(self.pending or len(self.turns))"),
-    ),
-    Mutant(
-        "2.7.3",
-        "drops a finished prompt when no slot is free",
-        SCHEDULER,
-        serving=(
+        (
+            "stops when the queue and the slots are empty, and loses the pending prompt",
+            WORK,
+            "return bool(len(self.turns) or self.batch.running)",
+        ),
+        (
+            "stops when no prompt waits, and forgets those that run",
+            WORK,
+            "return bool(self.pending or len(self.turns))",
+        ),
+        (
+            "drops a finished prompt when no slot is free",
             NO_SLOT,
             "            if self.batch.free_slot is None:\n"
             "                self.pending = None\n"
             "                return False\n",
         ),
-    ),
-    Mutant(
-        "2.7.3",
-        "gives a slot to a request that ended with its first token",
-        SCHEDULER,
-        serving=(
+        (
+            "gives a slot to a request that ended with its first token",
             MOVE,
             "        if self.batch.free_slot is None:\n"
             "            return False\n"
@@ -167,27 +138,20 @@ MUTANTS = [
             "        self.leave(request)\n"
             "        return True\n",
         ),
-    ),
-    Mutant(
-        "2.7.3",
-        "a step always says that it did something: a loop on it never ends",
-        SCHEDULER,
-        serving=(
+        (
+            "a step always says that it did something: a loop on it never ends",
             PHASES,
             PHASES.replace(
                 "return self.handle_decode_phase() or prefilled or moved",
                 "self.handle_decode_phase()\n        return True",
             ),
         ),
-    ),
-    Mutant(
-        "2.7.3",
-        "a driver that stops early leaves those that wait without an end",
-        SCHEDULER,
-        serving=(
+        (
+            "a driver that stops early leaves those that wait without an end",
             "        for request in self._requests:\n            request.abort()",
             "        for request in self._requests:\n            request.abort() if request.offset else None",
         ),
+        part="serving",
     ),
     Mutant(
         "2.7.3",
@@ -211,32 +175,28 @@ MUTANTS = [
             "            request.abort() if request not in self.turns.paused.requests else None",
         ),
     ),
-    Mutant(
+    *wrong(
         "2.7.9",
-        "resumes from the beginning of the prompt",
-        PAUSED,
-        serving=(
+        TURNS,
+        (
+            "resumes from the beginning of the prompt",
             "        self.requests.remove(request)\n        return request\n",
             "        self.requests.remove(request)\n"
             "        request.release()\n"
             "        request._kv_cache, request.offset = [], 0\n"
             "        return request\n",
         ),
-    ),
-    Mutant(
-        "2.7.9",
-        "an interactive prompt makes room for a batch one",
-        TURNS,
-        serving=(
+        (
+            "an interactive prompt makes room for a batch one",
             'only = current.priority == "interactive" or self.keeps_slots([*running, current], slots)',
             "only = self.keeps_slots([*running, current], slots)",
         ),
-    ),
-    Mutant(
-        "2.7.9",
-        "of batch prompts, those that are paused need no slot",
-        TURNS,
-        serving=("for request in [*begun, *self.paused.requests])", "for request in begun)"),
+        (
+            "of batch prompts, those that are paused need no slot",
+            "for request in [*begun, *self.paused.requests])",
+            "for request in begun)",
+        ),
+        part="serving",
     ),
     Mutant(
         "2.7.2",

@@ -2,7 +2,7 @@
 
 from authors.mutants import Mutant
 
-ALLOCATOR, TABLE, CACHE = "blocks/block_allocator.py", "blocks/block_table.py", "blocks/prefix_cache.py"
+ALLOCATOR, TABLE = "blocks/block_allocator.py", "blocks/block_table.py"
 # The lines of the reference that mutants replace.
 TAKE = "[self.blank.pop() if self.blank else self.prefix_cache.evict() for _ in range(count)]"
 LOOK = """        if not self.can_allocate(count, keep_watermark=False):
@@ -31,7 +31,7 @@ def _table(task: str, function: str, idea: str, old: str, new: str) -> Mutant:
 
 
 def _cache(task: str, function: str, idea: str, old: str, new: str) -> Mutant:
-    return Mutant(task, idea, CACHE, serving=(old, new), inside=function)
+    return Mutant(task, idea, ALLOCATOR, serving=(old, new), inside=function)
 
 
 MUTANTS = [

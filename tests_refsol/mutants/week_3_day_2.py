@@ -1,47 +1,41 @@
 """Wrong solutions of Week 3 Day 2. The day's tests must fail on each of them."""
 
-from authors.mutants import Mutant
+from authors.mutants import Mutant, wrong
 
-FILE, BLOCKS = "paged_attention.py", "blocks/flat_blocks.py"
+FILE, BLOCKS = "paged_attention.py", "blocks/block_table.py"
 
 MUTANTS = [
-    Mutant(
+    *wrong(
         "3.2.1",
-        "padding has one slot in use, as a list for one fixed kernel has it",
         BLOCKS,
-        serving=("[(pad_block, len(tables), 0, 0, 0)]", "[(pad_block, len(tables), 1, 0, 0)]"),
-    ),
-    Mutant(
-        "3.2.1",
-        "lists a shared page once",
-        BLOCKS,
-        serving=(
+        (
+            "padding has one slot in use, as a list for one fixed kernel has it",
+            "[(pad_block, len(tables), 0, 0, 0)]",
+            "[(pad_block, len(tables), 1, 0, 0)]",
+        ),
+        (
+            "lists a shared page once",
             "            rows.append((table[index], ",
             "            if table[index] in [row[0] for row in rows]:\n                continue\n"
             "            rows.append((table[index], ",
         ),
-    ),
-    Mutant(
-        "3.2.1",
-        "an empty list where nothing is in use",
-        BLOCKS,
-        serving=(
+        (
+            "an empty list where nothing is in use",
             "    count = max(1, len(rows)) if count is None else count\n",
             "    count = len(rows) if count is None else count\n    if count == 0:\n"
             "        return FlatBlocks([], [], [], [], [])\n",
         ),
-    ),
-    Mutant(
-        "3.2.1",
-        "first_positions count from the first token seen",
-        BLOCKS,
-        serving=("max(start - first, 0), first)", "max(start - first, 0), max(first, start))"),
-    ),
-    Mutant(
-        "3.2.1",
-        "cuts the list at count and says nothing",
-        BLOCKS,
-        serving=("    if len(rows) > count:", "    rows = rows[:count]\n    if len(rows) > count:"),
+        (
+            "first_positions count from the first token seen",
+            "max(start - first, 0), first)",
+            "max(start - first, 0), max(first, start))",
+        ),
+        (
+            "cuts the list at count and says nothing",
+            "    if len(rows) > count:",
+            "    rows = rows[:count]\n    if len(rows) > count:",
+        ),
+        part="serving",
     ),
     Mutant(
         "3.2.2",
@@ -151,26 +145,17 @@ MUTANTS = [
             "merge_blocks(tuple(x.to(query.dtype) for x in (o[:, :, 0], m[..., 0], l[..., 0])), owners)",
         ),
     ),
-    Mutant(
+    *wrong(
         "3.2.5",
-        "every token sees every request's past",
         FILE,
+        ("every token sees every request's past", "seen = own & (slots", "seen = (own | True) & (slots"),
+        ("the whole last page is seen, also behind its last token", " & (slots < block_usage[:, None])", ""),
+        (
+            "a window of one token more",
+            "(keys > positions[:, None, None] - window)",
+            "(keys >= positions[:, None, None] - window)",
+        ),
         inside="past_mask",
-        both=("seen = own & (slots", "seen = (own | True) & (slots"),
-    ),
-    Mutant(
-        "3.2.5",
-        "the whole last page is seen, also behind its last token",
-        FILE,
-        inside="past_mask",
-        both=(" & (slots < block_usage[:, None])", ""),
-    ),
-    Mutant(
-        "3.2.5",
-        "a window of one token more",
-        FILE,
-        inside="past_mask",
-        both=("(keys > positions[:, None, None] - window)", "(keys >= positions[:, None, None] - window)"),
     ),
     Mutant(
         "3.2.5",

@@ -1,8 +1,8 @@
 """Wrong solutions of Week 3 Day 3."""
 
-from authors.mutants import Mutant
+from authors.mutants import Mutant, wrong
 
-SEQUENCE, PACKING, SCHEDULER = "batching/sequence.py", "batching/packing.py", "batching/hybrid_scheduler.py"
+SEQUENCE, SCHEDULER = "batching/sequence.py", "batching/hybrid_scheduler.py"
 ATTENTION, MODEL = "packed_attention.py", "qwen3_week3.py"
 END = """        if token in self.eos_token_ids:
             self.finish("stop")
@@ -23,151 +23,123 @@ BEGUN = """        for sequence in self.running:
 """
 
 MUTANTS = [
-    Mutant(
+    *wrong(
         "3.3.1",
-        "an end token is known text",
         SEQUENCE,
-        serving=(
+        (
+            "an end token is known text",
             END,
             END.replace(
                 "            self.finish",
                 "            self.known_tokens.append(token)\n            self.finish",
             ),
         ),
-    ),
-    Mutant(
-        "3.3.1",
-        "takes the token of a step in which the request was aborted",
-        SEQUENCE,
-        serving=("        if self.is_done:\n            return\n        if token in", "        if token in"),
-    ),
-    Mutant(
-        "3.3.1",
-        "sets the reason of an end token without `finish`, and keeps the blocks",
-        SEQUENCE,
-        serving=(END, END.replace('self.finish("stop")', 'self.finish_reason = "stop"')),
-    ),
-    Mutant(
-        "3.3.1",
-        "sets the reason of a stop string without `finish`, and keeps the blocks",
-        SEQUENCE,
-        serving=(LAST, LAST.replace('self.finish("stop")', 'self.finish_reason = "stop"')),
-    ),
-    Mutant(
-        "3.3.1",
-        "shows the text of an end token",
-        SEQUENCE,
-        serving=(
+        (
+            "takes the token of a step in which the request was aborted",
+            "        if self.is_done:\n            return\n        if token in",
+            "        if token in",
+        ),
+        (
+            "sets the reason of an end token without `finish`, and keeps the blocks",
+            END,
+            END.replace('self.finish("stop")', 'self.finish_reason = "stop"'),
+        ),
+        (
+            "sets the reason of a stop string without `finish`, and keeps the blocks",
+            LAST,
+            LAST.replace('self.finish("stop")', 'self.finish_reason = "stop"'),
+        ),
+        (
+            "shows the text of an end token",
             END,
             END.replace(
                 "            self.finish", "            self.answer.add(token)\n            self.finish"
             ),
         ),
+        part="serving",
     ),
-    Mutant(
+    *wrong(
         "3.3.2",
-        "every chunk goes into the first slots again",
-        PACKING,
-        serving=("table.slots(entry.start, entry.stop)", "table.slots(0, entry.size)"),
-    ),
-    Mutant(
-        "3.3.2",
-        "counts the tokens of the step as its past",
-        PACKING,
-        serving=("context_lens.append(entry.start)", "context_lens.append(entry.stop)"),
-    ),
-    Mutant(
-        "3.3.2",
-        "a chunk of one token is the last known token",
-        PACKING,
-        serving=(
+        SEQUENCE,
+        (
+            "every chunk goes into the first slots again",
+            "table.slots(entry.start, entry.stop)",
+            "table.slots(0, entry.size)",
+        ),
+        (
+            "counts the tokens of the step as its past",
+            "context_lens.append(entry.start)",
+            "context_lens.append(entry.stop)",
+        ),
+        (
+            "a chunk of one token is the last known token",
             "entry.sequence.known_tokens[entry.start : entry.stop]",
             "entry.sequence.known_tokens[-1:] if entry.size == 1"
             " else entry.sequence.known_tokens[entry.start : entry.stop]",
         ),
+        (
+            "samples every entry that ends behind the prompt",
+            "if entry.needs_token:",
+            "if entry.stop >= entry.sequence.num_prompt_tokens:",
+        ),
+        part="serving",
     ),
-    Mutant(
-        "3.3.2",
-        "samples every entry that ends behind the prompt",
-        PACKING,
-        serving=("if entry.needs_token:", "if entry.stop >= entry.sequence.num_prompt_tokens:"),
-    ),
-    Mutant(
+    *wrong(
         "3.3.3",
-        "the last token of a prompt is a decode",
         SCHEDULER,
-        serving=(
+        (
+            "the last token of a prompt is a decode",
             "if sequence.is_decoding and self.make_room",
             "if sequence.num_uncomputed == 1 and self.make_room",
         ),
-    ),
-    Mutant(
-        "3.3.3",
-        "leaves half of the budget to prompts, and decodes out",
-        SCHEDULER,
-        serving=(
+        (
+            "leaves half of the budget to prompts, and decodes out",
             "            if sequence.is_decoding and self.make_room(sequence):\n",
             "            if 2 * len(plan) >= self.max_num_batched_tokens:\n                return\n"
             "            if sequence.is_decoding and self.make_room(sequence):\n",
         ),
-    ),
-    Mutant(
-        "3.3.3",
-        "reserves the next block a token too early",
-        SCHEDULER,
-        serving=(
+        (
+            "reserves the next block a token too early",
             DECODES,
             DECODES + "                sequence.block_table.reserve(sequence.num_computed + 2)\n",
         ),
-    ),
-    Mutant(
-        "3.3.3",
-        "lists the decodes first, and does not look again who was preempted",
-        SCHEDULER,
-        serving=(
+        (
+            "lists the decodes first, and does not look again who was preempted",
             WALK + DECODES,
             "        for sequence in [one for one in self.running if one.is_decoding]:\n"
             + DECODES.replace("sequence.is_decoding and ", ""),
         ),
-    ),
-    Mutant(
-        "3.3.3",
-        "plans whoever has no room too",
-        SCHEDULER,
-        serving=(
+        (
+            "plans whoever has no room too",
             DECODES,
             DECODES.replace("and self.make_room(sequence):", "and (self.make_room(sequence) or True):"),
         ),
+        part="serving",
     ),
-    Mutant(
+    *wrong(
         "3.3.4",
-        "keeps the watermark from running requests too",
         SCHEDULER,
-        serving=("can_allocate(missing, keep_watermark=False)", "can_allocate(missing)"),
-    ),
-    Mutant(
-        "3.3.4",
-        "a preempted request waits behind all others",
-        SCHEDULER,
-        serving=("self.waiting.put_back(sequence)", "self.waiting.queue.add(sequence)"),
-    ),
-    Mutant(
-        "3.3.4",
-        "spares prompts in computation",
-        SCHEDULER,
-        serving=(
+        (
+            "keeps the watermark from running requests too",
+            "can_allocate(missing, keep_watermark=False)",
+            "can_allocate(missing)",
+        ),
+        (
+            "a preempted request waits behind all others",
+            "self.waiting.put_back(sequence)",
+            "self.waiting.queue.add(sequence)",
+        ),
+        (
+            "spares prompts in computation",
             "youngest = self.running[-1]",
             "youngest = next((one for one in self.running[::-1] if one.is_decoding), sequence)",
         ),
-    ),
-    Mutant(
-        "3.3.4",
-        "wants a free block also when the last one has room",
-        SCHEDULER,
-        serving=(
+        (
+            "wants a free block also when the last one has room",
             "missing = sequence.block_table.missing(len(sequence.known_tokens))",
             "missing = max(1, sequence.block_table.missing(len(sequence.known_tokens)))",
         ),
+        part="serving",
     ),
     Mutant(
         "3.3.4",
@@ -176,44 +148,40 @@ MUTANTS = [
         serving=("self.num_computed = 0", "self.num_computed = self.num_cached"),
         inside="Sequence.preempt",
     ),
-    Mutant(
+    *wrong(
         "3.3.5",
-        "whoever runs alone has to keep the watermark, and waits for ever",
         SCHEDULER,
-        serving=("admit(not self.running, left)", "admit(False, left)"),
-    ),
-    Mutant(
-        "3.3.5",
-        "empty chunks for prompts that have begun",
-        SCHEDULER,
-        serving=("if left and not sequence.is_decoding:", "if not sequence.is_decoding:"),
-    ),
-    Mutant(
-        "3.3.5",
-        "skips who is in the plan, and not who decodes",
-        SCHEDULER,
-        serving=(
+        (
+            "whoever runs alone has to keep the watermark, and waits for ever",
+            "admit(not self.running, left)",
+            "admit(False, left)",
+        ),
+        (
+            "empty chunks for prompts that have begun",
+            "if left and not sequence.is_decoding:",
+            "if not sequence.is_decoding:",
+        ),
+        (
+            "skips who is in the plan, and not who decodes",
             BEGUN,
             BEGUN.replace("not sequence.is_decoding", "sequence not in [entry.sequence for entry in plan]"),
         ),
-    ),
-    Mutant(
-        "3.3.5",
-        "counts places in the plan, and not in `running`",
-        SCHEDULER,
-        serving=("len(self.running) < self.max_num_seqs", "len(plan) < self.max_num_seqs"),
-    ),
-    Mutant(
-        "3.3.5",
-        "a request is alone when the plan is empty",
-        SCHEDULER,
-        serving=("admit(not self.running, left)", "admit(not plan, left)"),
-    ),
-    Mutant(
-        "3.3.5",
-        "tells `admit` the whole budget",
-        SCHEDULER,
-        serving=("admit(not self.running, left)", "admit(not self.running, self.max_num_batched_tokens)"),
+        (
+            "counts places in the plan, and not in `running`",
+            "len(self.running) < self.max_num_seqs",
+            "len(plan) < self.max_num_seqs",
+        ),
+        (
+            "a request is alone when the plan is empty",
+            "admit(not self.running, left)",
+            "admit(not plan, left)",
+        ),
+        (
+            "tells `admit` the whole budget",
+            "admit(not self.running, left)",
+            "admit(not self.running, self.max_num_batched_tokens)",
+        ),
+        part="serving",
     ),
     Mutant(
         "3.3.6",

@@ -1,37 +1,36 @@
 """Wrong solutions of Week 3 Day 4."""
 
-from authors.mutants import Mutant
+from authors.mutants import Mutant, wrong
 
 SIZES, BUCKETS, PADDING = "buckets/bucket_sizes.py", "buckets/buckets.py", "buckets/padding.py"
 INPUTS, BUDGET = "buckets/padding.py", "batching/padded_budget.py"
 
 MUTANTS = [
-    Mutant(
+    *wrong(
         "3.4.1",
-        "pads a value that is a size to the next one",
         SIZES,
-        serving=(
+        (
+            "pads a value that is a size to the next one",
             "        if size >= value:\n            return size\n",
             "        if size > value or size == sizes[-1] == value:\n            return size\n",
         ),
-    ),
-    Mutant(
-        "3.4.1",
-        "takes the last size for what is above it",
-        SIZES,
-        serving=(
+        (
+            "takes the last size for what is above it",
             '    raise ValueError(f"{value} is above',
             '    return sizes[-1]\n    raise ValueError(f"{value} is above',
         ),
+        part="serving",
     ),
-    Mutant(
+    *wrong(
         "3.4.2",
-        "a float that is a little too large goes up",
         SIZES,
-        serving=("math.ceil(round(value / step, 6)) * step", "math.ceil(value / step) * step"),
-    ),
-    Mutant(
-        "3.4.2", "rounds the end above the end", SIZES, serving=("min(most, math.ceil", "max(0, math.ceil")
+        (
+            "a float that is a little too large goes up",
+            "math.ceil(round(value / step, 6)) * step",
+            "math.ceil(value / step) * step",
+        ),
+        ("rounds the end above the end", "min(most, math.ceil", "max(0, math.ceil"),
+        part="serving",
     ),
     Mutant(
         "3.4.3",
@@ -42,68 +41,70 @@ MUTANTS = [
             "padding > limit and (pad_max is None or padding > pad_max)",
         ),
     ),
-    Mutant(
+    *wrong(
         "3.4.4",
-        "only a step with many rows has chunks",
         BUCKETS,
-        serving=(
+        (
+            "only a step with many rows has chunks",
             "has_chunks = len(batch.token_ids) > len(batch.context_lens)",
             "has_chunks = len(batch.token_ids) > self.max_num_seqs",
         ),
+        (
+            "rows do not count as pages",
+            "bucketize(max(decode_pages, rows), sizes)",
+            "bucketize(decode_pages, sizes)",
+        ),
+        part="serving",
     ),
-    Mutant(
-        "3.4.4",
-        "rows do not count as pages",
-        BUCKETS,
-        serving=("bucketize(max(decode_pages, rows), sizes)", "bucketize(decode_pages, sizes)"),
-    ),
-    Mutant(
+    *wrong(
         "3.4.5",
-        "counts requests and not their rows",
         BUCKETS,
-        serving=(
+        (
+            "counts requests and not their rows",
             "return chunks + decodes <= self.max_num_seqs and 2 * chunks + decodes <= bucket.tokens",
             "return chunks + decodes <= self.max_num_seqs",
         ),
+        (
+            "rounds the number of readers down",
+            "(math.ceil(pages / self.pages_per_request) for",
+            "(pages // self.pages_per_request for",
+        ),
+        (
+            "ignores how many pages there are",
+            "chunk_pages + decode_pages > self.num_pages",
+            "chunk_pages > self.num_pages",
+        ),
+        part="serving",
     ),
-    Mutant(
-        "3.4.5",
-        "rounds the number of readers down",
-        BUCKETS,
-        serving=("(math.ceil(pages / self.pages_per_request) for", "(pages // self.pages_per_request for"),
-    ),
-    Mutant(
-        "3.4.5",
-        "ignores how many pages there are",
-        BUCKETS,
-        serving=("chunk_pages + decode_pages > self.num_pages", "chunk_pages > self.num_pages"),
-    ),
-    Mutant(
+    *wrong(
         "3.4.6",
-        "begins with the smallest",
         BUCKETS,
-        serving=(
+        (
+            "begins with the smallest",
             "return sorted(found, key=lambda bucket: bucket.size, reverse=True)",
             "return sorted(found, key=lambda bucket: bucket.size)",
         ),
+        (
+            "ends the pages of decodes before the last size",
+            "fewest <= pages <= most}",
+            "fewest <= pages <= max(fewest, self._most_pages(rows))}",
+        ),
+        part="serving",
     ),
-    Mutant(
-        "3.4.6",
-        "ends the pages of decodes before the last size",
-        BUCKETS,
-        serving=("fewest <= pages <= most}", "fewest <= pages <= max(fewest, self._most_pages(rows))}"),
-    ),
-    Mutant(
+    *wrong(
         "3.4.7",
-        "fills up with row 0",
         PADDING,
-        serving=("chosen = [*reads.rows, *others][:rows]", "chosen = [*reads.rows, *[0] * rows][:rows]"),
-    ),
-    Mutant(
-        "3.4.7",
-        "sorts the rows",
-        PADDING,
-        serving=("chosen = [*reads.rows, *others][:rows]", "chosen = sorted([*reads.rows, *others][:rows])"),
+        (
+            "fills up with row 0",
+            "chosen = [*reads.rows, *others][:rows]",
+            "chosen = [*reads.rows, *[0] * rows][:rows]",
+        ),
+        (
+            "sorts the rows",
+            "chosen = [*reads.rows, *others][:rows]",
+            "chosen = sorted([*reads.rows, *others][:rows])",
+        ),
+        part="serving",
     ),
     Mutant(
         "3.4.8",
@@ -123,15 +124,16 @@ MUTANTS = [
             "apart = decodes if separate else 0",
         ),
     ),
-    Mutant("3.4.10", "cuts where both are equal", BUDGET, serving=("missing > above", "missing >= above")),
-    Mutant(
+    *wrong(
         "3.4.10",
-        "delays everything below the first size",
         BUDGET,
-        serving=(
+        ("cuts where both are equal", "missing > above", "missing >= above"),
+        (
+            "delays everything below the first size",
             "return above if below and missing > above else 0",
             "return above if missing > above else 0",
         ),
+        part="serving",
     ),
     Mutant(
         "3.4.2",
@@ -145,19 +147,19 @@ MUTANTS = [
         BUCKETS,
         serving=("> len(batch.context_lens)", "> len(batch.sample_rows)"),
     ),
-    Mutant(
+    *wrong(
         "3.4.8",
-        "the layers with a window read what the others read",
         INPUTS,
-        serving=("windowed if has_window else None", "decodes if has_window else None"),
-    ),
-    Mutant(
-        "3.4.8",
-        "the positions of padding go on, beyond the model's context",
-        INPUTS,
-        serving=(
+        (
+            "the layers with a window read what the others read",
+            "windowed if has_window else None",
+            "decodes if has_window else None",
+        ),
+        (
+            "the positions of padding go on, beyond the model's context",
             "pad_to(inputs.positions, tokens, 0)",
             "[*inputs.positions, *range(inputs.positions[-1] + 1, inputs.positions[-1] + 1 + tokens)][:tokens]",
         ),
+        part="serving",
     ),
 ]

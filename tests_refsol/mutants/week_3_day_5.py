@@ -1,6 +1,6 @@
 """Wrong solutions of Week 3 Day 5."""
 
-from authors.mutants import Mutant
+from authors.mutants import Mutant, wrong
 
 PROFILE, ORCA, PACED = "policies/step_profile.py", "policies/mixing.py", "policies/mixing.py"
 QUEUE, SLACK, PREEMPTION = "policies/aged_queue.py", "policies/slack.py", "policies/preemption.py"
@@ -28,53 +28,42 @@ LEFT = "return max(tokens - len(plan), min(self.tile, most - len(plan)))"
 VICTIMS = "batch = [one for one in reversed(self.running) if self.may_preempt(one)]"
 
 MUTANTS = [
-    Mutant(
+    *wrong(
         "3.5.1",
-        "decodes cost no arithmetic",
         PROFILE,
-        serving=(SECONDS, SECONDS.replace("* tokens", "* (tokens - decodes)")),
-    ),
-    Mutant(
-        "3.5.1",
-        "a step without decodes reads no memory",
-        PROFILE,
-        serving=(
+        ("decodes cost no arithmetic", SECONDS, SECONDS.replace("* tokens", "* (tokens - decodes)")),
+        (
+            "a step without decodes reads no memory",
             SECONDS,
             f"if not decodes:\n            return self.math.a + self.math.b * tokens\n        {SECONDS}",
         ),
-    ),
-    Mutant(
-        "3.5.1",
-        "one line through prompts and decodes together",
-        PROFILE,
-        serving=(
+        (
+            "one line through prompts and decodes together",
             "return StepProfile(fit(prompts), fit(decodes))",
             "return StepProfile(fit(prompts + decodes), fit(prompts + decodes))",
         ),
+        (
+            "measures decodes at the sizes of the prompts",
+            DECODES,
+            DECODES.replace("in decode_sizes", "in sizes"),
+        ),
+        part="serving",
     ),
-    Mutant(
-        "3.5.1",
-        "measures decodes at the sizes of the prompts",
-        PROFILE,
-        serving=(DECODES, DECODES.replace("in decode_sizes", "in sizes")),
-    ),
-    Mutant(
+    *wrong(
         "3.5.2",
-        "predicts a step without its decodes",
         PROFILE,
-        serving=("self.tokens_within(slo, decodes, tile, most)", "self.tokens_within(slo, 0, tile, most)"),
-    ),
-    Mutant(
-        "3.5.2",
-        "a measured step exactly at the target is too slow",
-        PROFILE,
-        serving=(CHECKED, CHECKED.replace("> slo", ">= slo")),
-    ),
-    Mutant(
-        "3.5.2",
-        "checks a step without its decodes",
-        PROFILE,
-        serving=(CHECKED, CHECKED.replace("measure(tokens, decodes)", "measure(tokens, 0)")),
+        (
+            "predicts a step without its decodes",
+            "self.tokens_within(slo, decodes, tile, most)",
+            "self.tokens_within(slo, 0, tile, most)",
+        ),
+        ("a measured step exactly at the target is too slow", CHECKED, CHECKED.replace("> slo", ">= slo")),
+        (
+            "checks a step without its decodes",
+            CHECKED,
+            CHECKED.replace("measure(tokens, decodes)", "measure(tokens, 0)"),
+        ),
+        part="serving",
     ),
     Mutant(
         "3.5.3",
@@ -82,62 +71,49 @@ MUTANTS = [
         ORCA,
         serving=(BOTH, "".join(reversed(BOTH.splitlines(True)))),
     ),
-    Mutant(
+    *wrong(
         "3.5.3",
-        "waits for decodes although nobody decodes",
         PACED,
-        serving=(PACE, PACE + "            if not plan and self._decodes_left:\n                return\n"),
+        (
+            "waits for decodes although nobody decodes",
+            PACE,
+            PACE + "            if not plan and self._decodes_left:\n                return\n",
+        ),
+        ("starts the pause with every step", SET, "            self._decodes_left = self.decodes_between\n"),
+        part="serving",
     ),
-    Mutant(
-        "3.5.3",
-        "starts the pause with every step",
-        PACED,
-        serving=(SET, "            self._decodes_left = self.decodes_between\n"),
-    ),
-    Mutant(
+    *wrong(
         "3.5.4",
-        "batch requests always last",
         QUEUE,
-        serving=(KEY, KEY.replace("return work", 'return 1e9 * (sequence.priority == "batch") + work')),
+        (
+            "batch requests always last",
+            KEY,
+            KEY.replace("return work", 'return 1e9 * (sequence.priority == "batch") + work'),
+        ),
+        (
+            "a preempted request counts as new",
+            WORK,
+            "work = self.seconds_per_token * sequence.num_uncomputed",
+        ),
+        part="serving",
     ),
-    Mutant(
-        "3.5.4",
-        "a preempted request counts as new",
-        QUEUE,
-        serving=(WORK, "work = self.seconds_per_token * sequence.num_uncomputed"),
-    ),
-    Mutant(
+    *wrong(
         "3.5.5",
-        "everybody who runs has a deadline, also in prefill",
         SLACK,
-        serving=(DUE, DUE.replace(" if one.is_decoding", "")),
-    ),
-    Mutant(
-        "3.5.5",
-        "forgets the memory that the decodes after the chunk read",
-        SLACK,
-        serving=(
+        ("everybody who runs has a deadline, also in prefill", DUE, DUE.replace(" if one.is_decoding", "")),
+        (
+            "forgets the memory that the decodes after the chunk read",
             "self.profile.seconds(ready, ready)\n        tokens",
             "self.profile.seconds(ready)\n        tokens",
         ),
-    ),
-    Mutant(
-        "3.5.5",
-        "forgets the memory that the decodes beside the chunk read",
-        SLACK,
-        serving=("tokens_within(slack, len(plan),", "tokens_within(slack, 0,"),
-    ),
-    Mutant(
-        "3.5.5",
-        "a tile for prompts, also above the budget",
-        SLACK,
-        serving=(LEFT, "return max(tokens - len(plan), self.tile)"),
-    ),
-    Mutant(
-        "3.5.5",
-        "whole tiles also when nobody decodes",
-        SLACK,
-        serving=("        if not ready:\n            return most\n", ""),
+        (
+            "forgets the memory that the decodes beside the chunk read",
+            "tokens_within(slack, len(plan),",
+            "tokens_within(slack, 0,",
+        ),
+        ("a tile for prompts, also above the budget", LEFT, "return max(tokens - len(plan), self.tile)"),
+        ("whole tiles also when nobody decodes", "        if not ready:\n            return most\n", ""),
+        part="serving",
     ),
     Mutant(
         "3.5.4",

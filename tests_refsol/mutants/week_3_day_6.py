@@ -1,6 +1,6 @@
 """Wrong solutions of Week 3 Day 6."""
 
-from authors.mutants import Mutant
+from authors.mutants import Mutant, wrong
 
 LOOP, STREAM = "loop/engine_loop.py", "loop/request_stream.py"
 NEXT = """        while not self._unread:
@@ -19,132 +19,108 @@ STOPPING = """        if self.state in ("starting", "ready"):
 """
 
 MUTANTS = [
-    Mutant(
+    *wrong(
         "3.6.1",
-        "the stream ends with the first answer that ends",
         STREAM,
-        serving=("                self._open.discard(piece.index)\n", "                self._open.clear()\n"),
-    ),
-    Mutant(
-        "3.6.1",
-        "never clears the event",
-        STREAM,
-        serving=(
+        (
+            "the stream ends with the first answer that ends",
+            "                self._open.discard(piece.index)\n",
+            "                self._open.clear()\n",
+        ),
+        (
+            "never clears the event",
             NEXT,
             "        if self.is_done and not self._unread:\n            raise StopAsyncIteration\n"
             "        await self._has_news.wait()\n",
         ),
+        (
+            "waits until every open answer has a piece",
+            "while not self._unread:",
+            "while not self._unread or len(self._unread) < len(self._open):",
+        ),
+        part="serving",
     ),
-    Mutant(
-        "3.6.1",
-        "waits until every open answer has a piece",
-        STREAM,
-        serving=("while not self._unread:", "while not self._unread or len(self._unread) < len(self._open):"),
-    ),
-    Mutant(
+    *wrong(
         "3.6.2",
-        "takes requests as long as it is not dead",
         LOOP,
-        serving=('if self.state != "ready":', 'if self.state == "dead":'),
-    ),
-    Mutant(
-        "3.6.2",
-        "counts those that wait for the next turn, not those that run",
-        LOOP,
-        serving=("if self.num_open + answers", "if len(self._arrived) + answers"),
-    ),
-    Mutant(
-        "3.6.2",
-        "always says that a place is free in a second",
-        LOOP,
-        serving=("QueueFull(self.retry_after())", "QueueFull(1)"),
-    ),
-    Mutant(
-        "3.6.2",
-        "adds the request to the engine at once, on the event loop's thread",
-        LOOP,
-        serving=(
+        ("takes requests as long as it is not dead", 'if self.state != "ready":', 'if self.state == "dead":'),
+        (
+            "counts those that wait for the next turn, not those that run",
+            "if self.num_open + answers",
+            "if len(self._arrived) + answers",
+        ),
+        ("always says that a place is free in a second", "QueueFull(self.retry_after())", "QueueFull(1)"),
+        (
+            "adds the request to the engine at once, on the event loop's thread",
             "        self._arrived.append(stream)\n        self._wake.set()\n        return stream\n",
             "        self._arrived.append(stream)\n        self._wake.set()\n"
             "        self.engine.add(requests[0])\n        return stream\n",
         ),
+        part="serving",
     ),
-    Mutant(
+    *wrong(
         "3.6.3",
-        "aborts only the first prompt of an abandoned request",
         LOOP,
-        serving=(ABORTS, ABORTS.replace("in stream.requests:", "in stream.requests[:1]:")),
-    ),
-    Mutant(
-        "3.6.3",
-        "asks ended requests for news for ever",
-        LOOP,
-        serving=(
+        (
+            "aborts only the first prompt of an abandoned request",
+            ABORTS,
+            ABORTS.replace("in stream.requests:", "in stream.requests[:1]:"),
+        ),
+        (
+            "asks ended requests for news for ever",
             "            self._served = [stream for stream in self._served if not stream.has_ended]\n",
             "",
         ),
+        part="serving",
     ),
-    Mutant(
+    *wrong(
         "3.6.4",
-        "counts all failures of its life",
         LOOP,
-        serving=("        else:\n            self._failures = 0\n", ""),
-    ),
-    Mutant(
-        "3.6.4",
-        "does not report the failure that it gives up at",
-        LOOP,
-        serving=(
+        ("counts all failures of its life", "        else:\n            self._failures = 0\n", ""),
+        (
+            "does not report the failure that it gives up at",
             "            self.on_failure(error)\n"
             "            if self._failures >= self.max_failures:\n                raise\n",
             "            if self._failures >= self.max_failures:\n                raise\n"
             "            self.on_failure(error)\n",
         ),
+        (
+            "takes Ctrl-C for a failure of the step",
+            "except Exception as error:",
+            "except BaseException as error:",
+            "EngineLoop.try_step",
+        ),
+        part="serving",
     ),
-    Mutant(
-        "3.6.4",
-        "takes Ctrl-C for a failure of the step",
-        LOOP,
-        serving=("except Exception as error:", "except BaseException as error:"),
-        inside="EngineLoop.try_step",
-    ),
-    Mutant(
+    *wrong(
         "3.6.5",
-        "takes arrivals when everybody has ended",
         LOOP,
-        serving=(
+        (
+            "takes arrivals when everybody has ended",
             "arrived, self._arrived = self._arrived, []",
             "arrived = [] if self._served else self._arrived\n"
             "                self._arrived = self._arrived[len(arrived):]",
         ),
-    ),
-    Mutant(
-        "3.6.5",
-        "looks for work every 10 ms",
-        LOOP,
-        serving=(
+        (
+            "looks for work every 10 ms",
             "            while await self._work_comes():\n",
             '            while not (self.state == "stopping" and not self._open):\n'
             "                if not self._open:\n"
             "                    await asyncio.sleep(0.01)\n                    continue\n",
         ),
-    ),
-    Mutant(
-        "3.6.5",
-        "a cancelled loop leaves its readers waiting",
-        LOOP,
-        serving=("except BaseException as error:", "except Exception as error:"),
-        inside="EngineLoop.serve",
-    ),
-    Mutant(
-        "3.6.5",
-        "lets the readers run before the next step",
-        LOOP,
-        serving=(
+        (
+            "a cancelled loop leaves its readers waiting",
+            "except BaseException as error:",
+            "except Exception as error:",
+            "EngineLoop.serve",
+        ),
+        (
+            "lets the readers run before the next step",
             "                self._deliver(await self.on_worker(self.turn, arrived, abandoned))\n",
             "                self._deliver(await self.on_worker(self.turn, arrived, abandoned))\n"
             "                await asyncio.sleep(0)\n",
         ),
+        part="serving",
     ),
     Mutant(
         "3.6.6",
@@ -161,26 +137,20 @@ MUTANTS = [
             "if len(self._open) == len(self.sequences):\n            self._abandon",
         ),
     ),
-    Mutant(
+    *wrong(
         "3.6.7",
-        "aborts the first of the open requests",
         LOOP,
-        serving=("list(self._open)", "list(self._open)[:1]"),
-    ),
-    Mutant(
-        "3.6.7",
-        "looks every 30 ms whether the requests have ended",
-        LOOP,
-        serving=(
+        ("aborts the first of the open requests", "list(self._open)", "list(self._open)[:1]"),
+        (
+            "looks every 30 ms whether the requests have ended",
             "            await asyncio.wait_for(self._is_over.wait(), seconds)\n",
             "            clock = asyncio.get_running_loop()\n            end = clock.time() + seconds\n"
             "            while self._open:\n                await asyncio.sleep(0.03)\n"
             "                if clock.time() >= end:\n                    raise asyncio.TimeoutError\n",
         ),
-    ),
-    Mutant("3.6.7", "wakes nobody", LOOP, serving=("        self._wake.set()\n        try:", "        try:")),
-    Mutant(
-        "3.6.7", "a dead engine looks stopped", LOOP, serving=(STOPPING, '        self.state = "stopping"\n')
+        ("wakes nobody", "        self._wake.set()\n        try:", "        try:"),
+        ("a dead engine looks stopped", STOPPING, '        self.state = "stopping"\n'),
+        part="serving",
     ),
     Mutant(
         "3.6.1",
@@ -192,32 +162,25 @@ MUTANTS = [
             "                continue\n",
         ),
     ),
-    Mutant(
+    *wrong(
         "3.6.3",
-        "adds the first request of a stream",
         LOOP,
-        serving=(
+        (
+            "adds the first request of a stream",
             "            for request in stream.requests:\n                self.engine.add(request)\n",
             "            for request in stream.requests[:1]:\n                self.engine.add(request)\n",
         ),
-    ),
-    Mutant(
-        "3.6.3",
-        "collects when a whole stream has ended",
-        LOOP,
-        serving=(
+        (
+            "collects when a whole stream has ended",
             "if any(piece.finish_reason for _, pieces in news for piece in pieces):",
             "if any(stream.has_ended for stream, _ in news):",
         ),
-    ),
-    Mutant(
-        "3.6.3",
-        "keeps a stream whose reader has left",
-        LOOP,
-        serving=(
+        (
+            "keeps a stream whose reader has left",
             "if not stream.has_ended]",
             "if not stream.has_ended or any(one.finish_reason == 'abort' for one in stream.sequences)]",
         ),
+        part="serving",
     ),
     Mutant(
         "3.6.7",

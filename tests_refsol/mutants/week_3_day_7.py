@@ -1,8 +1,8 @@
 """Wrong solutions of Week 3 Day 7, many of them by somebody who has read the chapter and not its tests."""
 
-from authors.mutants import Mutant
+from authors.mutants import Mutant, wrong
 
-SHARDS, STAGES = "parallel/shards.py", "parallel/stages.py"
+SHARDS = "parallel/shards.py"
 PIPELINE, ROUTING = "parallel/pipelined_scheduler.py", "routing/choose_replica.py"
 TENSOR, STAGE = "tensor_parallel.py", "pipeline_stage.py"
 LOOKUP = "VocabParallelEmbedding.__call__"
@@ -29,88 +29,68 @@ MLX_PAD = "    padded = mx.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(0, share
 
 MUTANTS = [
     # kv_heads_of
-    Mutant(
+    *wrong(
         "3.7.1",
-        "as many ranks share a head as there are heads",
         SHARDS,
-        serving=(HEAD, "    head = rank // num_kv_heads\n"),
-    ),
-    Mutant(
-        "3.7.1",
-        "a head for each rank until none is left, then the last one",
-        SHARDS,
-        serving=(HEAD, "    head = min(rank, num_kv_heads - 1)\n"),
-    ),
-    Mutant(
-        "3.7.1",
-        "every size-th head",
-        SHARDS,
-        serving=(
+        ("as many ranks share a head as there are heads", HEAD, "    head = rank // num_kv_heads\n"),
+        (
+            "a head for each rank until none is left, then the last one",
+            HEAD,
+            "    head = min(rank, num_kv_heads - 1)\n",
+        ),
+        (
+            "every size-th head",
             "        return even_part(num_kv_heads, rank, size)\n",
             "        return range(rank, num_kv_heads, size)\n",
         ),
+        part="serving",
     ),
     # shard_of
-    Mutant(
+    *wrong(
         "3.7.2",
-        "the norms of queries and keys are divided",
         SHARDS,
-        serving=(
+        (
+            "the norms of queries and keys are divided",
             "    return Shard()\n",
             '    return Shard(rows=even_part(shape[0], rank, size)) if layer in ("q_norm", "k_norm") else Shard()\n',
         ),
-    ),
-    Mutant(
-        "3.7.2",
-        "rows of a head from the size of its input",
-        SHARDS,
-        serving=("shape[0] // num_kv_heads", "shape[-1] // num_kv_heads"),
-    ),
-    Mutant(
-        "3.7.2",
-        "only the matrices of keys and values go by heads, their biases evenly",
-        SHARDS,
-        serving=(
+        (
+            "rows of a head from the size of its input",
+            "shape[0] // num_kv_heads",
+            "shape[-1] // num_kv_heads",
+        ),
+        (
+            "only the matrices of keys and values go by heads, their biases evenly",
             '    if layer in ("k_proj", "v_proj"):\n',
             '    if layer in ("k_proj", "v_proj") and kind == "weight":\n',
         ),
-    ),
-    Mutant(
-        "3.7.2",
-        "the only axis of a row-parallel bias counts as its columns",
-        SHARDS,
-        serving=(
+        (
+            "the only axis of a row-parallel bias counts as its columns",
             '    if layer in ROW_PARALLEL and kind == "weight":\n'
             "        return Shard(columns=even_part(shape[1], rank, size))\n",
             "    if layer in ROW_PARALLEL:\n        return Shard(columns=even_part(shape[-1], rank, size))\n",
         ),
-    ),
-    Mutant(
-        "3.7.2",
-        "divides the number of outputs into columns",
-        SHARDS,
-        serving=("columns=even_part(shape[1], rank, size)", "columns=even_part(shape[0], rank, size)"),
-    ),
-    Mutant(
-        "3.7.2",
-        "divides the vocabulary evenly, too",
-        SHARDS,
-        serving=("rows=vocabulary_of(shape[0], rank, size)", "rows=even_part(shape[0], rank, size)"),
-    ),
-    Mutant(
-        "3.7.2",
-        "divides the embedding and leaves the head whole",
-        SHARDS,
-        serving=("    if layer in VOCABULARY_PARALLEL:\n", '    if layer == "embed_tokens":\n'),
-    ),
-    Mutant(
-        "3.7.2",
-        "biases of column-parallel layers are whole like all biases",
-        SHARDS,
-        serving=(
+        (
+            "divides the number of outputs into columns",
+            "columns=even_part(shape[1], rank, size)",
+            "columns=even_part(shape[0], rank, size)",
+        ),
+        (
+            "divides the vocabulary evenly, too",
+            "rows=vocabulary_of(shape[0], rank, size)",
+            "rows=even_part(shape[0], rank, size)",
+        ),
+        (
+            "divides the embedding and leaves the head whole",
+            "    if layer in VOCABULARY_PARALLEL:\n",
+            '    if layer == "embed_tokens":\n',
+        ),
+        (
+            "biases of column-parallel layers are whole like all biases",
             "    if layer in COLUMN_PARALLEL:\n",
             '    if layer in COLUMN_PARALLEL and kind == "weight":\n',
         ),
+        part="serving",
     ),
     Mutant(
         "3.7.3",
@@ -119,17 +99,19 @@ MUTANTS = [
         torch=("all_reduce(partial)", "all_reduce(partial.float())"),
         mlx=("all_reduce(partial)", "all_reduce(partial.astype(mx.float32))"),
     ),
-    Mutant(
+    *wrong(
         "3.7.3",
-        "only rank 0 adds the bias, although the sum is over",
         TENSOR,
-        both=(AFTER_SUM, "    return out if bias is None or group.rank > 0 else out + bias\n"),
-    ),
-    Mutant(
-        "3.7.3",
-        "a rank that is alone returns its part, without the bias",
-        TENSOR,
-        both=(SUM, "    if group.size == 1:\n        return partial\n" + SUM),
+        (
+            "only rank 0 adds the bias, although the sum is over",
+            AFTER_SUM,
+            "    return out if bias is None or group.rank > 0 else out + bias\n",
+        ),
+        (
+            "a rank that is alone returns its part, without the bias",
+            SUM,
+            "    if group.size == 1:\n        return partial\n" + SUM,
+        ),
     ),
     # VocabParallelEmbedding
     Mutant(
@@ -198,35 +180,35 @@ MUTANTS = [
         torch=(TORCH_PAD, "    padded = logits\n    if group.rank == group.size - 1:\n    " + TORCH_PAD),
         mlx=(MLX_PAD, "    padded = logits\n    if group.rank == group.size - 1:\n    " + MLX_PAD),
     ),
-    Mutant(
+    *wrong(
         "3.7.6",
-        "every later stage begins after all that is left over",
-        STAGES,
-        serving=(START, "    start = stage * share + (more if stage else 0)\n"),
-    ),
-    Mutant(
-        "3.7.6",
-        "rounds each border up, so long and short stages alternate",
-        STAGES,
-        serving=(
+        SHARDS,
+        (
+            "every later stage begins after all that is left over",
+            START,
+            "    start = stage * share + (more if stage else 0)\n",
+        ),
+        (
+            "rounds each border up, so long and short stages alternate",
             START + STOP,
             "    start, stop = (-(-i * num_layers // num_stages) for i in (stage, stage + 1))\n"
             "    return range(start, stop)\n",
         ),
+        part="serving",
     ),
     # PipelineStage
-    Mutant(
+    *wrong(
         "3.7.7",
-        "every stage starts with the embedding",
         STAGE,
-        inside="PipelineStage.__call__",
-        both=(
+        (
+            "every stage starts with the embedding",
             "x = self.receive(inputs)",
             "x = self.receive(inputs)\n"
             "        x = x if self.embedding is None else self.embedding(inputs.token_ids[None])",
+            "PipelineStage.__call__",
         ),
+        ("every stage sends to rank 0", SEND, "            self.group.send(x, 0)\n"),
     ),
-    Mutant("3.7.7", "every stage sends to rank 0", STAGE, both=(SEND, "            self.group.send(x, 0)\n")),
     Mutant(
         "3.7.7",
         "computes the logits of all rows, and keeps those that are sampled",
@@ -235,102 +217,79 @@ MUTANTS = [
         mlx=(FINISH, "else self.finish(x, mx.arange(x.shape[1]))[inputs.sample_rows]"),
     ),
     # PipelinedScheduler.fill
-    Mutant(
+    *wrong(
         "3.7.8",
-        "remembers all calls of a plan before it submits the first",
         PIPELINE,
-        serving=(
+        (
+            "remembers all calls of a plan before it submits the first",
             "            for call in self.calls(plan):\n"
             "                self.in_flight.append(InFlight.of(call, self.now))\n",
             "            calls = self.calls(plan)\n"
             "            self.in_flight.extend(InFlight.of(call, self.now) for call in calls)\n"
             "            for call in calls:\n",
         ),
-    ),
-    Mutant(
-        "3.7.8",
-        "remembers a micro-batch once it is submitted",
-        PIPELINE,
-        serving=(APPEND + SUBMIT, SUBMIT + APPEND),
-    ),
-    Mutant(
-        "3.7.8",
-        "all micro-batches of one call have the same time",
-        PIPELINE,
-        serving=(
+        ("remembers a micro-batch once it is submitted", APPEND + SUBMIT, SUBMIT + APPEND),
+        (
+            "all micro-batches of one call have the same time",
             WHILE,
             "        now = self.clock()\n"
             "        while len(self.in_flight) < self.stages.num_stages and (plan := self.plan(now)):\n"
             "            for call in self.calls(plan):\n",
         ),
-    ),
-    Mutant(
-        "3.7.8",
-        "leaves out calls of a plan for which no stage is free",
-        PIPELINE,
-        serving=(CALLS, "for call in self.calls(plan)[: self.stages.num_stages - len(self.in_flight)]:"),
-    ),
-    Mutant(
-        "3.7.8",
-        "plans first, and then looks whether a stage is free",
-        PIPELINE,
-        serving=(
+        (
+            "leaves out calls of a plan for which no stage is free",
+            CALLS,
+            "for call in self.calls(plan)[: self.stages.num_stages - len(self.in_flight)]:",
+        ),
+        (
+            "plans first, and then looks whether a stage is free",
             WHILE,
             "        while (plan := self.plan(self.clock())) "
             "and len(self.in_flight) < self.stages.num_stages:\n"
             "            for call in self.calls(plan):\n",
         ),
-    ),
-    Mutant(
-        "3.7.8",
-        "no more micro-batches than requests",
-        PIPELINE,
-        serving=(
+        (
+            "no more micro-batches than requests",
             WHILE,
             "        busy = min(self.stages.num_stages, len(self.running) + len(self.waiting))\n"
             "        while len(self.in_flight) < busy and (plan := self.plan(self.clock())):\n"
             "            for call in self.calls(plan):\n",
         ),
-    ),
-    Mutant(
-        "3.7.8",
-        "a decode is one token in flight, whatever of its request is on its way",
-        PIPELINE,
-        serving=(
+        (
+            "a decode is one token in flight, whatever of its request is on its way",
             COUNT,
             "                    counted = 0 if entry.is_decode else entry.sequence.num_in_flight\n"
             "                    entry.sequence.num_in_flight = counted + entry.size\n",
         ),
+        part="serving",
     ),
-    Mutant(
+    *wrong(
         "3.7.9",
-        "the first of equals, whatever their queues",
         ROUTING,
-        serving=(CHOICE, "key=lambda name: outstanding[name] - cached[name])"),
-    ),
-    Mutant(
-        "3.7.9",
-        "a discount is no larger than the queue",
-        ROUTING,
-        serving=(CHOICE, "key=lambda name: (max(0, outstanding[name] - cached[name]), outstanding[name]))"),
-    ),
-    Mutant(
-        "3.7.9",
-        "the first of equals by name",
-        ROUTING,
-        serving=(CHOICE, "key=lambda name: (outstanding[name] - cached[name], outstanding[name], name))"),
-    ),
-    Mutant(
-        "3.7.9",
-        "the warmest one unless its queue is longer than its discount",
-        ROUTING,
-        serving=(
+        (
+            "the first of equals, whatever their queues",
+            CHOICE,
+            "key=lambda name: outstanding[name] - cached[name])",
+        ),
+        (
+            "a discount is no larger than the queue",
+            CHOICE,
+            "key=lambda name: (max(0, outstanding[name] - cached[name]), outstanding[name]))",
+        ),
+        (
+            "the first of equals by name",
+            CHOICE,
+            "key=lambda name: (outstanding[name] - cached[name], outstanding[name], name))",
+        ),
+        (
+            "the warmest one unless its queue is longer than its discount",
             "    return min(outstanding, key",
             "    warm = max(outstanding, key=lambda name: cached[name])\n"
             "    if outstanding[warm] < cached[warm]:\n"
             "        return warm\n"
             "    return min(outstanding, key",
         ),
+        part="serving",
     ),
     Mutant(
         "3.7.3",

@@ -2,8 +2,8 @@
 
 from authors.mutants import Edit, Mutant
 
-ROUTER, ORDER, PRODUCT = "router.py", "expert_order.py", "grouped_product.py"
-COMBINE, PLAN, RANKS = "combine_experts.py", "parallel/expert_exchange.py", "expert_parallel.py"
+ROUTER, PRODUCT, RANKS = "router.py", "grouped_product.py", "expert_parallel.py"
+PLAN = "parallel/expert_exchange.py"
 
 
 def plan(idea: str, *edit: str) -> Mutant:
@@ -66,12 +66,12 @@ COUNTS_MLX = "mx.zeros(num_experts, mx.int32).at[pairs].add(1)"
 
 ORDERS = [
     ports(
-        "4.2.2", ORDER, "takes the pairs column by column",
+        "4.2.2", ROUTER, "takes the pairs column by column",
         ("    pairs = experts.flatten()", "    pairs = experts.T.flatten()"),
         ("    pairs = experts.flatten()", "    pairs = experts.T.flatten()"),
     ),
     ports(
-        "4.2.2", ORDER, "counts on the host",
+        "4.2.2", ROUTER, "counts on the host",
         (
             COUNTS_MLX,
             "mx.array([pairs.tolist().count(each) for each in range(num_experts)], mx.int32)",
@@ -79,7 +79,7 @@ ORDERS = [
         (COUNTS_TORCH, "torch.tensor([pairs.tolist().count(each) for each in range(num_experts)])"),
     ),
     ports(
-        "4.2.2", ORDER, "sorts experts as numbers of 8 bits",
+        "4.2.2", ROUTER, "sorts experts as numbers of 8 bits",
         ("mx.argsort(pairs)", "mx.argsort(pairs.astype(mx.uint8))"),
         (SORT_TORCH, SORT_TORCH.replace("pairs.", "pairs.to(torch.uint8).")),
     ),
@@ -116,12 +116,12 @@ SUM_TORCH = "(pairs.float() * weights[..., None]).sum(dim=1).to(outputs.dtype)"
 
 SUMS = [
     ports(
-        "4.2.4", COMBINE, "weights in the type of the outputs",
+        "4.2.4", ROUTER, "weights in the type of the outputs",
         (SUM_MLX, "(pairs * weights[..., None].astype(outputs.dtype)).sum(axis=1)"),
         (SUM_TORCH, "(pairs * weights[..., None].to(outputs.dtype)).sum(dim=1)"),
     ),
     ports(
-        "4.2.4", COMBINE, "reads the order on the host",
+        "4.2.4", ROUTER, "reads the order on the host",
         ("mx.argsort(order)", "mx.argsort(mx.array(order.tolist(), mx.int32))"),
         ("order.argsort()", "torch.tensor(order.tolist(), dtype=torch.int64).argsort()"),
     ),

@@ -155,7 +155,7 @@ CLEAR = "    if max(batch.sources, default=-1) < 0:\n        batch.sources.clear
 
 
 def _pack(idea: str, old: str, new: str) -> Mutant:
-    return _mutant("4.4.5", "pack_ahead", idea, old, new)
+    return _mutant("4.4.5", "placeholders", idea, old, new)
 
 
 PACKS = [
