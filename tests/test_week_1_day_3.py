@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from support.close import assert_close
+from support.close import OR_EARLIER, assert_close
 from support.masks import (
     FAR_STARTS,
     MANY,
@@ -15,8 +15,6 @@ from support.masks import (
     assert_traces,
 )
 from support.qwen3_layer import attention64, causal64, layer64, recognise
-
-OR_EARLIER = "; or more is wrong, as an earlier failure says"
 
 
 def grouped(b, query, key, value, mask=None, **options) -> np.ndarray:

@@ -6,16 +6,8 @@ Rulers are compared bit for bit, so their oracle computes in float32, as MLX doe
 import numpy as np
 import pytest
 
-from support.close import assert_close
-
-FORMATS = [(group_size, bits) for group_size in (32, 64, 128) for bits in (4, 8)]
-OR_EARLIER = "; or more is wrong, as an earlier failure says"
-
-
-def as_words(numbers: np.ndarray, bits: int) -> np.ndarray:
-    """Words of 32 bits: the first number of a word is in its lowest bits."""
-    neighbours = numbers.astype(np.uint32).reshape(*numbers.shape[:-1], -1, 32 // bits)
-    return np.bitwise_or.reduce(neighbours << np.arange(0, 32, bits, dtype=np.uint32), axis=-1)
+from support.close import OR_EARLIER, assert_close
+from support.quantized import FORMATS, as_words
 
 
 def quantized32(w: np.ndarray, group_size: int, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -6,19 +6,12 @@ A kernel may compute in bf16 whatever it is given, as torch's int4 product does 
 import numpy as np
 import pytest
 
-from support.close import assert_close
+from support.close import OR_EARLIER, assert_close
+from support.quantized import FORMATS, as_words
 from tiny_llm_kit.course.grading.small_models import random_weights, small_model
 from tiny_llm_kit.model.checkpoint import Checkpoint
 
-FORMATS = [(group_size, bits) for group_size in (32, 64, 128) for bits in (4, 8)]
 BF16 = 2**-6  # of the largest output: products of numbers that were rounded to 8 bits, and a rounded sum
-OR_EARLIER = "; or more is wrong, as an earlier failure says"
-
-
-def as_words(numbers: np.ndarray, bits: int) -> np.ndarray:
-    """Words of 32 bits: the first number of a word is in its lowest bits."""
-    neighbours = numbers.astype(np.uint32).reshape(*numbers.shape[:-1], -1, 32 // bits)
-    return np.bitwise_or.reduce(neighbours << np.arange(0, 32, bits, dtype=np.uint32), axis=-1)
 
 
 def parts_of(b, rng, rows: int, groups: int, group_size: int, bits: int, dtype: str = "float32"):

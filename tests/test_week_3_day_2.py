@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from support.close import assert_close
+from support.close import OR_EARLIER, assert_close
 from support.masks import assert_no_loop, assert_traces, visible_keys
 from tiny_llm_kit.course.grading.flash import flash64, statistics64
 from tiny_llm_kit.course.grading.pages import Pages, decode64, prompt64, random_pages
@@ -13,7 +13,6 @@ from tiny_llm_kit.course.grading.pages import Pages, decode64, prompt64, random_
 HEADS = [(4, 4), (6, 2), (3, 1)]  # (H, Hkv)
 BORDERS = [3, 4, 5, 7, 8, 9]  # n · page_size - 1, n · page_size, n · page_size + 1 for pages of 4
 POISON = [np.nan, np.inf, -np.inf, 1e30]
-OR_EARLIER = "; or more is wrong, as an earlier failure says"
 NAMES = ("o, the sum of exp(score - m) · value", "m, the largest score", "l, the sum of exp(score - m)")
 
 

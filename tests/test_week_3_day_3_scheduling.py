@@ -8,50 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.fake_model import END, OTHER_END, ByteTokenizer
+from support.served import Served, sequence
 from support.steps import steps_of, why_stuck
-from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 
 
-def sequence(s, prompt="ab", request_id=0, max_seq_len=64, priority="interactive", **sampling):
-    """A request for the bytes of a text."""
-    return s.Sequence(
-        list(prompt.encode()),
-        ByteTokenizer(),
-        request_id=request_id,
-        sampling=s.SamplingParams(**sampling),
-        max_seq_len=max_seq_len,
-        priority=priority,
-    )
+class Engine(Served):
+    """A `Served` whose steps are planned, run and committed here, and noted."""
 
-
-class Engine:
-    """A scheduler with its blocks, its model and everything that happened.
-
-    Args:
-        num_blocks, block_size, watermark, caching: of the allocator; no watermark unless it is asked for.
-        model: options of the model.
-        options: of the scheduler.
-    """
-
-    def __init__(
-        self, s, num_blocks=64, block_size=4, *, watermark=0.0, caching=False, model=None, **options
-    ):
-        self.s, self.events, self.plans = s, [], []
-        self.allocator = s.BlockAllocator(
-            num_blocks, block_size, watermark=watermark, enable_prefix_caching=caching
-        )
-        self.model = FakePackedModel(self.allocator, s.Sampled, **(model or {}))
-        options = {"max_num_batched_tokens": 8, "max_num_seqs": 4, **options}
-        self.scheduler = s.HybridScheduler(
-            self.model, self.allocator, clock=self.model.clock, on_event=self.events.append, **options
-        )
-        self.sequences = []
-
-    def add(self, prompt, **options):
-        made = sequence(self.s, prompt, request_id=len(self.sequences), **options)
-        self.sequences.append(made)
-        self.scheduler.add(made)
-        return made
+    def __init__(self, s, *arguments, **options):
+        super().__init__(s, *arguments, **options)
+        self.plans = []
 
     def plan(self) -> list[tuple[int, int, int]]:
         """Plans and runs a step; returns its plan as (request, start, size)."""
@@ -77,17 +43,6 @@ class Engine:
     def kinds(self, kind: str) -> list[int]:
         """The requests of the events of one kind, in order."""
         return [event.request.request_id for event in self.events if event.kind == kind]
-
-    def check_answers(self) -> None:
-        """Every request that was not refused has the answer that it has alone, and every block is free."""
-        for one in self.sequences:
-            if one.error is None:
-                alone = self.model.answer_alone(one.prompt_tokens, one.max_new_tokens)
-                assert one.tokens == alone, (
-                    f"request {one.request_id} answered {bytes(one.tokens)!r}, alone {bytes(alone)!r}"
-                )
-        free, blocks = self.allocator.num_free, self.allocator.num_blocks
-        assert free == blocks, f"all requests have ended, and {blocks - free} blocks are not free"
 
 
 # What a token does to its request.

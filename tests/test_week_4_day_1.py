@@ -9,8 +9,9 @@ import os
 import numpy as np
 import pytest
 
-from support.close import assert_close
+from support.close import OR_EARLIER, assert_close
 from support.kernels import attend, multiply, multiply_quantized, rounded
+from support.quantized import FORMATS
 from tiny_llm_given.native import library
 from tiny_llm_kit.course.cut import language_of
 from tiny_llm_kit.engine.machine import processor_name
@@ -20,7 +21,6 @@ pytestmark = pytest.mark.tool("c++")
 
 TYPES = ["float32", "bfloat16"]
 ROUNDING = {"float32": 2**-20, "bfloat16": 2**-8}  # of an output, beside that of its sum
-OR_EARLIER = "; or more is wrong, as an earlier failure says"
 
 
 @pytest.fixture
@@ -227,8 +227,6 @@ def test_tile_through_the_port(b, rng, dtype):
 
 
 # Integer products of a group.
-
-FORMATS = [(group_size, bits) for group_size in (32, 64, 128) for bits in (4, 8)]
 
 
 def whole(rng, rows: int, groups: int, group_size: int) -> np.ndarray:

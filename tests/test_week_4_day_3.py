@@ -4,16 +4,16 @@ Oracles: exact plans and batches; each request's answer as it is without drafts,
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.fake_model import ByteTokenizer
 from support.packed import PackedServing
+from support.served import Served, sequence
 from support.steps import steps_of
-from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
 
 QWEN = small_model(
@@ -161,13 +161,7 @@ def test_a_call_looks_at_few_tokens_of_a_long_text(s):
 
 def decoding(s, allocator, prompt="ab", answer="x", request_id=0, **sampling):
     """A request that is ready to decode: it has blocks for its known tokens, the last of which is not computed."""
-    made = s.Sequence(
-        [*prompt.encode()],
-        ByteTokenizer(),
-        request_id=request_id,
-        sampling=s.SamplingParams(**sampling),
-        max_seq_len=64,
-    )
+    made = sequence(s, prompt, request_id=request_id, **sampling)
     for token in answer.encode():
         made.take(token)
     made.block_table = s.BlockTable(allocator)
@@ -189,47 +183,20 @@ class Guesses:
         return [self.change(self.right(sequence, k), sequence)[:k] for sequence, k in wanted]
 
 
-class Engine:
-    """A scheduler with its blocks and its model.
+class Engine(Served):
+    """A `Served` with drafts.
 
     Args:
-        num_blocks, block_size, watermark, caching: of the allocator.
         change: what the proposer makes of right drafts.
         k: drafts of one request, at most.
-        model, options: of the model and of the scheduler.
+        arguments, options: see `Served`.
     """
 
-    def __init__(
-        self,
-        s,
-        num_blocks=64,
-        block_size=4,
-        *,
-        watermark=0.0,
-        caching=False,
-        change=lambda right, sequence: right,
-        k=3,
-        model=None,
-        **options,
-    ):
-        self.s, self.events = s, []
-        self.allocator = s.BlockAllocator(
-            num_blocks, block_size, watermark=watermark, enable_prefix_caching=caching
-        )
-        self.model = FakePackedModel(self.allocator, s.Sampled, **(model or {}))
+    def __init__(self, s, *arguments, change=lambda right, sequence: right, k=3, **options):
         proposer = Guesses(change)
         proposer.right = lambda sequence, k: self.model.answer_alone(sequence.known_tokens, k)
-        options = {"max_num_batched_tokens": 16, "max_num_seqs": 4, **options}
-        self.scheduler = s.SpeculativeScheduler(
-            self.model,
-            self.allocator,
-            proposer=proposer,
-            num_speculative_tokens=k,
-            clock=self.model.clock,
-            on_event=self.events.append,
-            **options,
-        )
-        self.sequences = []
+        make = partial(s.SpeculativeScheduler, proposer=proposer, num_speculative_tokens=k)
+        super().__init__(s, *arguments, make=make, **{"max_num_batched_tokens": 16, **options})
 
     def decoding(self, prompt="ab", answer="x", **sampling):
         """Adds a request that runs and is ready to decode, put there by hand."""
@@ -252,31 +219,12 @@ class Engine:
             assert one.num_uncomputed == 1, "a draft is not a known token"
         return [(one.sequence.request_id, bytes(getattr(one, "drafts", ())).decode()) for one in plan]
 
-    def add(self, prompt, **sampling):
-        made = self.s.Sequence(
-            [*prompt.encode()],
-            ByteTokenizer(),
-            request_id=len(self.sequences),
-            sampling=self.s.SamplingParams(**sampling),
-            max_seq_len=64,
-        )
-        self.sequences.append(made)
-        self.scheduler.add(made)
-        return made
-
     def finish(self, check=lambda: None) -> list[str]:
         """Steps until no work remains; the model's calls."""
         for _ in steps_of(self.scheduler, self.sequences):
             self.scheduler.step()
             check()
-        for one in self.sequences:
-            if one.error is None:
-                alone = self.model.answer_alone(one.prompt_tokens, one.max_new_tokens)
-                assert one.tokens == alone, (
-                    f"request {one.request_id} answered {bytes(one.tokens)!r}, without drafts {bytes(alone)!r}"
-                )
-        free, blocks = self.allocator.num_free, self.allocator.num_blocks
-        assert free == blocks, f"all requests have ended, and {blocks - free} blocks are not free"
+        self.check_answers()
         return self.model.trace
 
 

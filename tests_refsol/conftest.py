@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from compileall import compile_dir
 from pathlib import Path
 from py_compile import PycInvalidationMode
@@ -115,6 +115,19 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
     made = Forks(tmp_path_factory.mktemp("forks"))
     yield made
     made.close()
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture) -> Callable[..., str]:
+    """What a command prints on standard error when it ends with exit code 2, that of unusable input."""
+
+    def run(command: Callable[..., object], *arguments: object) -> str:
+        with pytest.raises(SystemExit) as end:
+            command(*arguments)
+        assert end.value.code == 2
+        return capsys.readouterr().err
+
+    return run
 
 
 class Clone:

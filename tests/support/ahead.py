@@ -4,8 +4,8 @@ from typing import Any
 
 from tiny_llm_kit.solution_types import AnswerSequence, PackedBatch, Sampled
 
-from .fake_model import ByteTokenizer
 from .pipeline import FakeDevice, Pipeline
+from .served import Served
 
 
 class FakeAhead(FakeDevice):
@@ -45,13 +45,7 @@ class Ahead(Pipeline):
 
     def send(self, prompt: str, **sampling: Any) -> AnswerSequence:
         """A request for a text."""
-        params, number = self.s.SamplingParams(**sampling), len(self.sequences)
-        made = self.s.Sequence(
-            [*prompt.encode()], ByteTokenizer(), request_id=number, sampling=params, max_seq_len=64
-        )
-        self.sequences.append(made)
-        self.scheduler.add(made)
-        return made
+        return Served.add(self, prompt, **sampling)
 
     def answer_of(self, made: AnswerSequence) -> list[int]:
         """The tokens that a request gets when it runs alone, up to its abort."""

@@ -2,6 +2,9 @@
 
 import numpy as np
 
+# At the end of an idea that several mistakes would break.
+OR_EARLIER = "; or more is wrong, as an earlier failure says"
+
 
 def assert_close(actual, expected, *, atol: float = 1e-5, rtol: float = 1e-5, idea: str) -> None:
     """Compare two NumPy arrays in float64.

@@ -9,8 +9,7 @@ from typing import Any
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.solution_types import AnswerSequence, PackedBatch, Sampled
 
-from .fake_model import ByteTokenizer
-from .steps import steps_of
+from .served import Served
 
 
 class FakeStages(FakePackedModel):
@@ -89,39 +88,30 @@ class FakeDevice(FakeStages):
         return list(self.last)
 
 
-class Pipeline:
-    """A scheduler, its blocks, its model, and what happened.
+class Pipeline(Served):
+    """A `Served` with a pipeline.
 
     Args:
         s: the module `serving`.
         num_stages: of the model.
-        num_blocks, block_size, caching: of the blocks.
-        model: options of the model.
         scheduler: its class; `PipelinedScheduler` when None.
         device: class of the model.
-        options: of the scheduler.
+        arguments, model, options: see `Served`.
     """
 
     def __init__(
         self,
         s: Any,
         num_stages: int = 2,
-        num_blocks: int = 64,
-        block_size: int = 4,
-        *,
-        caching: bool = False,
+        *arguments: Any,
         model: dict[str, Any] | None = None,
         scheduler: Any = None,
         device: type[FakeStages] = FakeStages,
         **options: Any,
     ):
-        self.s, self.events, self.sequences = s, [], []
-        self.allocator = s.BlockAllocator(num_blocks, block_size, watermark=0, enable_prefix_caching=caching)
-        self.model = device(self.allocator, s.Sampled, num_stages=num_stages, **(model or {}))
-        options = {"max_num_batched_tokens": 8, "max_num_seqs": 8, **options}
-        self.scheduler = (scheduler or s.PipelinedScheduler)(
-            self.model, self.allocator, clock=self.model.clock, on_event=self.events.append, **options
-        )
+        model = {"num_stages": num_stages, **(model or {})}
+        how = {"make": scheduler or s.PipelinedScheduler, "fake": device, "model": model}
+        super().__init__(s, *arguments, **how, **{"max_num_seqs": 8, **options})
         self.model.before_collect = self.check_in_flight
 
     def check_in_flight(self) -> None:
@@ -140,36 +130,9 @@ class Pipeline:
     ) -> AnswerSequence:
         """A request with a prompt of `size` tokens, and other sampling parameters by name."""
         prompt = [(7 * len(self.sequences) + token) % 250 for token in range(size)]
-        sampling = self.s.SamplingParams(**{"max_tokens": max_tokens, "ignore_eos": True, **params})
-        made = self.s.Sequence(
-            prompt,
-            ByteTokenizer(),
-            request_id=len(self.sequences),
-            sampling=sampling,
-            max_seq_len=64,
-            priority=priority,
+        return super().add(
+            prompt, priority=priority, **{"max_tokens": max_tokens, "ignore_eos": True, **params}
         )
-        self.sequences.append(made)
-        self.scheduler.add(made)
-        return made
-
-    def finish(self) -> None:
-        """Steps until no work remains."""
-        for _ in steps_of(self.scheduler, self.sequences):
-            self.scheduler.step()
-
-    def answer_of(self, made: AnswerSequence) -> list[int]:
-        """The tokens that a request gets when it runs alone."""
-        return self.model.answer_alone(made.prompt_tokens, made.max_new_tokens)
-
-    def check_answers(self) -> None:
-        """Every request has the answer that it has alone, and every block is free."""
-        for made in self.sequences:
-            found, alone = made.tokens, self.answer_of(made)
-            assert made.is_done, f"request {made.request_id} has not ended: {found}"
-            assert found == alone, f"request {made.request_id} answered {found}, alone {alone}"
-        free, blocks = self.allocator.num_free, self.allocator.num_blocks
-        assert free == blocks, f"all requests have ended, and {blocks - free} blocks are not free"
 
     def sizes(self) -> list[list[int]]:
         """The chunks of each micro-batch, in the order of submission."""

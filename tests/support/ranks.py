@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from tiny_llm_common.sampling import SamplingParams
 from tiny_llm_kit.course.grading.small_models import SmallModel, random_checkpoint
 from tiny_llm_kit.engine.packed_runner import PackedRunner
 from tiny_llm_kit.engine.port import Port
@@ -15,6 +16,17 @@ from .lockstep import LockstepGroup, LockstepRunner
 from .packed import PackedServing
 
 Ranks = tuple[LockstepGroup, list[Any]]
+# What engines of several ranks are asked, in little memory: chunks, preemptions, seeds and log-probabilities.
+CHATS = [
+    [{"role": "user", "content": text}]
+    for text in ("What is chunked prefill?", "What is a KV cache?", "Who are you?")
+]
+TIGHT = {"num_blocks": 12, "block_size": 8, "max_num_batched_tokens": 16, "max_model_len": 80}
+SAMPLINGS = [
+    SamplingParams(max_tokens=24, logprobs=2),
+    SamplingParams(max_tokens=24, temperature=0.8, top_p=0.9, seed=5),
+    SamplingParams(max_tokens=24, temperature=1.2, top_k=20, seed=6),
+]
 
 
 def on_all_ranks(b: Port, size: int, compute: Callable[[Any], Array]) -> tuple[list[Any], list[str]]:

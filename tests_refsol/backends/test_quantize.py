@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from support.close import assert_close
-from support.float16_scales import in_float16
+from support.quantized import in_float16
 
 EXACT = {"atol": 0, "rtol": 0}
 

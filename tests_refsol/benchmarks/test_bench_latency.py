@@ -192,48 +192,43 @@ def test_the_baseline_computes_with_the_same_weights():
 
 
 @pytest.mark.port("mlx")
-def test_a_baseline_that_is_not_installed_is_one_line(monkeypatch, capsys):
+def test_a_baseline_that_is_not_installed_is_one_line(monkeypatch, refused):
     monkeypatch.setattr(baselines, "find_spec", lambda name: None)
     options = ["--backend", "mlx", "--config", "tiny-qwen3", "--layers", "1", "--compare", "mlx-lm"]
-    with pytest.raises(SystemExit) as end:
-        latency.main(options)
-    assert end.value.code == 2
     install = "run `python -m pip install --no-deps mlx-lm` in this project's environment"
-    line = f"--compare mlx-lm: not installed; {install}\n"
-    assert capsys.readouterr().err == line
+    assert refused(latency.main, options) == f"--compare mlx-lm: not installed; {install}\n"
 
 
 @pytest.mark.parametrize(
     ("tokens", "phase"), [("4097", "decode"), ("99999999", "prefill"), ("4097", "chunk")]
 )
-def test_a_call_that_is_longer_than_the_model_reads_is_refused(tokens, phase, capsys):
+def test_a_call_that_is_longer_than_the_model_reads_is_refused(tokens, phase, refused):
     options = ["--config", "tiny-qwen3", "--layers", "1", "--phase", phase, "--input-len", "8", tokens]
-    with pytest.raises(SystemExit) as end:
-        latency.main(options)
-    errors = capsys.readouterr().err
-    assert (end.value.code, errors.count("\n")) == (2, 1)
+    errors = refused(latency.main, options)
+    assert errors.count("\n") == 1
     longest = int(tokens) + (4 if phase == "decode" else 0)
     assert errors == f"{longest:,} tokens with the answer: the model reads at most 4,096; choose fewer\n"
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a b"])
-def test_a_name_that_is_no_file_is_refused_before_anything_is_measured(name, monkeypatch, capsys):
+def test_a_name_that_is_no_file_is_refused_before_anything_is_measured(name, monkeypatch, refused):
     monkeypatch.setattr(latency, "measure", lambda *_: pytest.fail("it began to measure"))
-    with pytest.raises(SystemExit) as end:
-        latency.main(["--config", "tiny-qwen3", "--save", name])
-    assert end.value.code == 2
-    assert f"argument --save: {name!r} is not a name" in capsys.readouterr().err.splitlines()[-1]
+    assert (
+        f"argument --save: {name!r} is not a name"
+        in refused(latency.main, ["--config", "tiny-qwen3", "--save", name]).splitlines()[-1]
+    )
 
 
 def test_a_result_that_cannot_be_written_is_refused_before_anything_is_measured(
-    monkeypatch, capsys, tmp_path
+    monkeypatch, refused, tmp_path
 ):
     monkeypatch.setattr(latency, "measure", lambda *_: pytest.fail("it began to measure"))
     monkeypatch.setattr(provenance, "RESULTS", tmp_path)
     (tmp_path / "x.json").mkdir()
-    with pytest.raises(SystemExit) as end:
-        latency.main(["--config", "tiny-qwen3", "--save", "x"])
-    assert end.value.code == 2 and "x.json: cannot be written (" in capsys.readouterr().err.splitlines()[-1]
+    assert (
+        "x.json: cannot be written ("
+        in refused(latency.main, ["--config", "tiny-qwen3", "--save", "x"]).splitlines()[-1]
+    )
 
 
 @pytest.mark.parametrize(("phase", "through"), [("decode", "2.6"), ("prefill", "2.5"), ("chunk", "2.5")])
@@ -286,10 +281,8 @@ def test_a_result_of_an_earlier_command_says_which_it_was(kind):
     assert reports.command_of(now) == "pdm run bench-throughput"
 
 
-def test_a_shape_that_is_unknown_is_a_usage_error(capsys):
-    with pytest.raises(SystemExit):
-        latency.main(["--config", "gpt-5"])
-    assert "qwen3-0.6b" in capsys.readouterr().err
+def test_a_shape_that_is_unknown_is_a_usage_error(refused):
+    assert "qwen3-0.6b" in refused(latency.main, ["--config", "gpt-5"])
 
 
 def test_bytes_of_a_step_are_those_of_the_shape():

@@ -422,12 +422,9 @@ def test_requests_carry_the_name_that_the_server_has(stand_in, wanted, listed, n
         ("", ["starting"], "the server is starting"),
     ],
 )
-def test_a_server_that_cannot_be_asked_ends_with_one_line(stand_in, options, listed, says, capsys):
+def test_a_server_that_cannot_be_asked_ends_with_one_line(stand_in, options, listed, says, refused):
     stand_in.models = listed
-    with pytest.raises(SystemExit) as ended:
-        command.main(["--base-url", stand_in.url, *options.split()])
-    assert ended.value.code == 2
-    said = capsys.readouterr().err
+    said = refused(command.main, ["--base-url", stand_in.url, *options.split()])
     assert says in said and said.count("\n") == 1 and not stand_in.bodies
 
 
@@ -493,11 +490,8 @@ def test_failures_are_shown_with_their_reason(stand_in, capsys):
         ("--config tiny-qwen3 --compare transformers", "random weights are our server's alone"),
     ],
 )
-def test_what_cannot_be_measured_ends_with_one_line(options, says, capsys):
-    with pytest.raises(SystemExit) as ended:
-        command.main(options.split())
-    assert ended.value.code == 2
-    assert says in capsys.readouterr().err
+def test_what_cannot_be_measured_ends_with_one_line(options, says, refused):
+    assert says in refused(command.main, options.split())
 
 
 @pytest.mark.parametrize(

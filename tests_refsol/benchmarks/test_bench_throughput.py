@@ -210,13 +210,11 @@ def test_a_preemption_is_counted(bench):
         (["--model", "no-such-model"], "model 'no-such-model'"),
     ],
 )
-def test_what_cannot_be_measured_is_one_line(arguments, says, capsys):
+def test_what_cannot_be_measured_is_one_line(arguments, says, refused):
     if "--backend" in arguments and arguments[arguments.index("--backend") + 1] not in installed_backends():
         pytest.xfail("that port is missing")
-    with pytest.raises(SystemExit) as end:
-        command.main(words(*arguments, QUICK))
-    errors = capsys.readouterr().err
-    assert end.value.code == 2 and says in errors and errors.count("\n") == 1
+    errors = refused(command.main, words(*arguments, QUICK))
+    assert says in errors and errors.count("\n") == 1
 
 
 def scripted() -> dict:

@@ -16,12 +16,6 @@ TABLE = json.loads(
 POSITIONS = [START, {"budget": BUDGETS[0], "target": TARGETS[-1], "load": LOADS[-1]}]
 
 
-@pytest.fixture(scope="module")
-def run():
-    with widget.scripts() as engine:
-        yield engine
-
-
 @pytest.mark.parametrize("policy", TABLE["runs"])
 @pytest.mark.parametrize("at", POSITIONS, ids=["first", "corners"])
 def test_the_page_shows_the_run_of_its_sliders(run, policy, at):

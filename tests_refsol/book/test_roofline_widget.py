@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from book.tools import roofline_widget, screen_files, screens, widget
+from book.tools import roofline_widget, screen_files
 from tiny_llm_kit.course.see.week_4_day_2 import expected_experts
 
 TABLE = json.loads(roofline_widget.table())
@@ -17,12 +17,6 @@ PAGES = [
         r'<div class="chunk-widget roofline-widget"([^>]*)>', page.read_text(encoding="utf-8")
     )
 ]
-
-
-@pytest.fixture(scope="module")
-def run():
-    with widget.scripts() as engine:
-        yield engine
 
 
 def at(**change) -> dict:
@@ -75,11 +69,6 @@ def test_every_choice_is_drawn_inside_its_frame(run, width, tokens):
             assert not re.search(r"NaN|undefined|Infinity|null|style=|stroke=|fill=\"#", svg)
             for dot in ElementTree.fromstring(svg).iter("circle"):
                 assert 50 < float(dot.get("cx")) < width and 25 < float(dot.get("cy")) <= 252
-
-
-def test_the_page_has_the_table_and_the_picture_that_python_makes():
-    for name, fragment in screens.roofline_screens():
-        assert (screen_files.FOLDER / f"{name}.html").read_text(encoding="utf-8") == fragment
 
 
 def test_six_pages_begin_at_choices_that_exist(run):

@@ -6,15 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from book.tools import screen_files, screens, step_player, widget
+from book.tools import screen_files, step_player
 
 STORIES = {name: json.loads(step_player.story(name)) for name in step_player.STORIES}
-
-
-@pytest.fixture(scope="module")
-def run():
-    with widget.scripts() as engine:
-        yield engine
 
 
 def test_the_run_of_day_3_3_is_that_of_its_screen():
@@ -61,8 +55,3 @@ def test_each_step_is_drawn_inside_its_frame(run, name, width):
         assert max(float(box.get("x")) + float(box.get("width")) for box in boxes) <= width
         bars = sum(box.get("class") == "head" for box in boxes)
         assert bars == sum(entry[2] for entry in step["row"])
-
-
-def test_the_pages_have_the_steps_that_the_scheduler_plans():
-    for name, fragment in screens.step_screens():
-        assert (screen_files.FOLDER / f"{name}.html").read_text(encoding="utf-8") == fragment

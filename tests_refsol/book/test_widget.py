@@ -135,12 +135,6 @@ class Served:
 # ---- both sides
 
 
-@pytest.fixture(scope="module")
-def run():
-    with widget.scripts() as engine:
-        yield engine
-
-
 def differences(scene: dict, run: Callable) -> list[str]:
     """Where the widget's three timelines are not what the scheduler does: a step, a time, a figure."""
     runs = run(f"chunkedPrefillSchedule.compare({json.dumps(scene)})")
@@ -363,8 +357,9 @@ def test_measuring_gives_lines_and_every_sample():
 # ---- the page
 
 
-def test_the_picture_in_the_page_is_what_the_scripts_draw():
-    for name, fragment in screens.widget_screens():
+@pytest.mark.parametrize("drawn", [screens.widget_screens, screens.roofline_screens, screens.step_screens])
+def test_pictures_and_tables_in_the_pages_are_what_is_drawn_now(drawn):
+    for name, fragment in drawn():
         assert (screen_files.FOLDER / f"{name}.html").read_text(encoding="utf-8") == fragment
 
 

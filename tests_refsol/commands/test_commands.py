@@ -34,7 +34,7 @@ def run(forks):
 # ---- arguments
 
 
-def test_the_message_of_a_wrong_address_is_shown(capsys):
+def test_the_message_of_a_wrong_address_is_shown(refused):
     parser = argparse.ArgumentParser()
     parser.add_argument("--day", type=parse_day)
     parser.add_argument("--task", type=parse_task)
@@ -43,9 +43,7 @@ def test_the_message_of_a_wrong_address_is_shown(capsys):
         "task": Task(1, 3, 2),
     }
     for option, rule in (("--day", "a day is WEEK.DAY"), ("--task", "a task is WEEK.DAY.TASK")):
-        with pytest.raises(SystemExit):
-            parser.parse_args([option, "foo"])
-        assert f"'foo': {rule}" in capsys.readouterr().err
+        assert f"'foo': {rule}" in refused(parser.parse_args, [option, "foo"])
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "8", "x", "1.5", "", "9" * 5000])
@@ -174,7 +172,7 @@ def test_see_counts_graphs_of_one_day_and_on_one_port(run):
     assert done.returncode == 2 and "compilers for fixed shapes take no other" in done.stderr
 
 
-def test_see_shows_one_sitting_of_a_day_that_has_several(capsys):
+def test_see_shows_one_sitting_of_a_day_that_has_several(capsys, refused):
     options = ["--solution", "ref", "--device", "cpu", "--backend", installed_backends()[-1]]
     see.main(["2.7", "--sitting", "3", *options])
     assert "patience" in capsys.readouterr().out
@@ -183,9 +181,7 @@ def test_see_shows_one_sitting_of_a_day_that_has_several(capsys):
         ("1.1", "--sitting", "1"): "day 1.1 has one screen: leave --sitting out",
     }
     for arguments, line in wrong.items():
-        with pytest.raises(SystemExit) as end:
-            see.main([*arguments, *options])
-        assert end.value.code == 2 and line in capsys.readouterr().err
+        assert line in refused(see.main, [*arguments, *options])
 
 
 def test_see_draws_on_a_terminal_that_knows_only_ascii():
@@ -292,10 +288,8 @@ def test_a_check_is_a_process_whose_output_and_status_are_told(capture, capfd):
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "x"])
-def test_a_port_is_a_port(port, capsys):
-    with pytest.raises(SystemExit) as end:
-        book.main(["serve", "--port", port])
-    assert end.value.code == 2 and "whole number from 1 to 65535" in capsys.readouterr().err
+def test_a_port_is_a_port(port, refused):
+    assert "whole number from 1 to 65535" in refused(book.main, ["serve", "--port", port])
 
 
 def test_a_busy_port_is_one_line_that_names_another(capsys):
@@ -320,11 +314,9 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_evaluation(tmp_path
         )
 
 
-def test_an_unknown_model_ends_the_evaluation_as_it_ends_main(capsys):
-    with pytest.raises(SystemExit) as end:
-        eval_tiny_model.main(["--model", "no-such-model"])
-    errors = capsys.readouterr().err
-    assert end.value.code == 2 and re.match("model 'no-such-model'", errors) and errors.count("\n") == 1
+def test_an_unknown_model_ends_the_evaluation_as_it_ends_main(refused):
+    errors = refused(eval_tiny_model.main, ["--model", "no-such-model"])
+    assert re.match("model 'no-such-model'", errors) and errors.count("\n") == 1
 
 
 def test_a_folder_that_cannot_be_made_is_refused_before_the_training(run, tmp_path):

@@ -23,12 +23,12 @@ from tiny_llm_kit.course import capabilities
 from tiny_llm_kit.course.address import Task
 from tiny_llm_kit.engine import progress_bar
 from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.compilation import keep_compiled, will_compile
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm import LLM, PLAIN
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling.step_timer import StepTimer
+from tiny_llm_kit.engine.step_shapes import keep_compiled, will_compile
 from tiny_llm_kit.model.chat_template import ChatTemplate
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.trace.serve import EndlessTokenizer
@@ -37,13 +37,6 @@ from tiny_llm_ref import SamplingParams
 PROMPTS = ["What is chunked prefill?", "Which day teaches attention?", "Hello", "Who are you?"]
 SMALL = {"block_size": 8, "num_blocks": 60, "max_model_len": 64, "max_num_batched_tokens": 24}
 SIX = SamplingParams(max_tokens=6)
-
-
-@pytest.fixture(scope="module", params=installed_backends())
-def loaded(request, two_layers):
-    """A small model on one port: (port, network, tokenizer)."""
-    port = Port("tiny_llm_ref", request.param, "cpu", "float32")
-    return port, *load_network(port, two_layers, "week3")
 
 
 @pytest.fixture

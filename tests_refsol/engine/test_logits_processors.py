@@ -9,6 +9,7 @@ import re
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -129,13 +130,6 @@ PARAMS = [
     SamplingParams(max_tokens=10, structured_outputs=DIGITS),
     SamplingParams(max_tokens=10),
 ]
-
-
-@pytest.fixture(scope="module", params=installed_backends())
-def loaded(request, two_layers):
-    """A small model on one port: (port, network, tokenizer)."""
-    port = Port("tiny_llm_ref", request.param, "cpu", "float32")
-    return port, *load_network(port, two_layers, "week3")
 
 
 @pytest.fixture
@@ -413,21 +407,24 @@ def test_grammars_are_kept_while_they_are_held_and_a_few_for_later(grammars):
 
 
 @pytest.fixture(scope="module")
-def client():
+def served():
+    """What opens an `LLM` of the shipped model, whose answers have an end, on the first port."""
     port = Port("tiny_llm_ref", installed_backends()[0], "cpu", "float32")
-    made = port, *load_network(port, "tiny-qwen3", "week3")
+    network, tokenizer = load_network(port, "tiny-qwen3", "week3")
     options = {**SMALL, "max_model_len": 128, "enforce_eager": True}
-    LLM.of(*made, **options).generate(
-        [[5]], use_tqdm=False
-    )  # MLX's arrays belong to the thread that evaluates first
-    with BackgroundServer(create_app(lambda: LLM.of(*made, **options))) as server:
+    made = partial(LLM.of, port, network, tokenizer, **options)
+    made().generate([[5]], use_tqdm=False)  # MLX's arrays belong to the thread that evaluates first
+    return made
+
+
+@pytest.fixture(scope="module")
+def client(served):
+    with BackgroundServer(create_app(served)) as server:
         yield openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120)
 
 
-def test_every_field_reaches_the_engine_over_http(client, make, loaded):
-    if loaded[0].name != installed_backends()[0]:
-        return  # the server runs one port
-    llm = make(max_model_len=128)
+def test_every_field_reaches_the_engine_over_http(client, served):
+    llm = served()
     fields = [
         {"presence_penalty": 1.5, "frequency_penalty": 1.0},
         {"repetition_penalty": 1.8},

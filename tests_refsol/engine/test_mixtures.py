@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from models.eval.evaluated_models import week_2_logits
 from support.close import assert_close
 from support.lockstep import LockstepError, LockstepGroup, LockstepRunner
+from support.ranks import CHATS, TIGHT
 from tiny_llm_given.torch import hpu_mixture
 from tiny_llm_kit.engine.job import Job
 from tiny_llm_kit.engine.llm import LLM
@@ -30,11 +31,6 @@ from tiny_llm_ref import SamplingParams
 
 FOLDER, DENSE = MODELS / "tiny-qwen3-moe", MODELS / "tiny-qwen3"
 EXPERTS = 8  # in layers 1 and 2 of three
-CHATS = [
-    [{"role": "user", "content": text}]
-    for text in ("What is chunked prefill?", "What is a KV cache?", "Who are you?")
-]
-TIGHT = {"num_blocks": 12, "block_size": 8, "max_num_batched_tokens": 16, "max_model_len": 80}
 PARAMS = SamplingParams(max_tokens=16)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from support.close import assert_close
-from support.float16_scales import in_float16
 from support.packed import PackedServing
+from support.quantized import in_float16
 from support.ranks import logits_of_two_steps
 from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_kit.engine.job import Job

@@ -2,17 +2,15 @@
 
 import contextlib
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.fake_model import ByteTokenizer
-from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
+from support.served import Served, sequence
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.llm_engine import ParallelSampling
-from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.trace.simulation.step_cost import Line
 from tiny_llm_ref import serving as s
 from tiny_llm_ref.serving import SamplingParams
@@ -20,38 +18,18 @@ from tiny_llm_ref.serving import SamplingParams
 PROMPT = "abcdefghij"
 
 
-class Loop:
-    """A scheduler, the children of its requests, and all events."""
+class Loop(Served):
+    """A `Served` whose requests have several answers."""
 
-    def __init__(self, policy="hybrid", num_blocks=64, block_size=4, caching=True, model=None, **options):
-        self.allocator = s.BlockAllocator(
-            num_blocks, block_size, watermark=0.0, enable_prefix_caching=caching
-        )
-        self.model = FakePackedModel(self.allocator, s.Sampled, **(model or {}))
-        self.events, self.sequences, self.listener = [], [], lambda event: None
-        options = {"max_num_batched_tokens": 16, "max_num_seqs": 4, **options}
-        self.scheduler = s.make_scheduler(
-            policy, self.model, self.allocator, clock=self.model.clock, on_event=self._hear, **options
-        )
+    def __init__(self, policy="hybrid", *arguments, **options):
+        options = {"max_num_batched_tokens": 16, "caching": True, **options}
+        super().__init__(s, *arguments, make=partial(s.make_scheduler, policy), **options)
         self.parallel = ParallelSampling(self.scheduler.enqueue)
 
-    def _hear(self, event):
-        self.events.append(event)
-        self.listener(event)
-
-    def add(self, prompt=PROMPT, count=1, max_tokens=5, priority="interactive"):
+    def add(self, prompt=PROMPT, count=1, max_tokens=5, **options):
         """A prompt with this many answers."""
-        made = [
-            s.Sequence(
-                [*prompt.encode()],
-                ByteTokenizer(),
-                request_id=len(self.sequences) + index,
-                sampling=SamplingParams(max_tokens=max_tokens),
-                max_seq_len=64,
-                priority=priority,
-            )
-            for index in range(count)
-        ]
+        numbers = range(len(self.sequences), len(self.sequences) + count)
+        made = [sequence(s, prompt, request_id=n, max_tokens=max_tokens, **options) for n in numbers]
         self.sequences += made
         self.parallel.add(made)
         return made
@@ -77,13 +55,10 @@ class Loop:
         """Rows of prompts that the model has computed; all prompts are as long as PROMPT."""
         return sum(position < len(PROMPT) for batch in self.model.batches for position in batch.positions)
 
-    def story(self, made):
-        return [event.kind for event in self.events if event.request is made]
-
     def check(self, *made):
         """Every one of these has the answer of a request alone; every block is free, and nobody is held."""
         for one in made or self.sequences:
-            assert one.tokens == self.model.answer_alone(one.prompt_tokens, one.max_new_tokens)
+            assert one.tokens == self.answer_of(one)
         assert self.allocator.num_free == self.allocator.num_blocks
         assert not self.scheduler.running and not self.has_work
         for one in self.sequences:
@@ -265,7 +240,7 @@ def test_random_loads_lose_no_answer(data, policy):
     for letter in "abcdef":
         prompt = "same begin"[: data.draw(st.integers(1, 10))] + letter * data.draw(st.integers(0, 8))
         made = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 9))
-        loop.add(prompt, *made, data.draw(st.sampled_from(["interactive", "batch"])))
+        loop.add(prompt, *made, priority=data.draw(st.sampled_from(["interactive", "batch"])))
     for _ in range(600):
         if data.draw(st.integers(0, 9)) == 0:
             data.draw(st.sampled_from(loop.sequences)).abort()
@@ -281,12 +256,6 @@ def test_random_loads_lose_no_answer(data, policy):
 
 WARM = SamplingParams(temperature=1.5, max_tokens=8, seed=11, ignore_eos=True)
 SMALL = {"block_size": 8, "num_blocks": 96, "max_model_len": 256, "max_num_seqs": 8}
-
-
-@pytest.fixture(scope="module", params=["mlx", "torch"])
-def loaded(request, two_layers):
-    port = Port("tiny_llm_ref", request.param, "cpu", "float32")
-    return port, *load_network(port, two_layers, "week3")
 
 
 @pytest.fixture

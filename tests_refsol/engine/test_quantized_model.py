@@ -69,13 +69,13 @@ def test_the_layers_of_a_checkpoint_that_came_quantized_stay_so(b, tmp_path):
     np.testing.assert_allclose(actual, expected, atol=1e-3 * np.abs(expected).max())
 
 
-def test_only_a_solution_can_be_quantized(capsys):
-    with pytest.raises(SystemExit):
-        evaluate(["--solution", "transformers", "--quantize", "4bit"])
-    assert "--quantize needs a solution of this course" in capsys.readouterr().err
+def test_only_a_solution_can_be_quantized(refused):
+    assert "--quantize needs a solution of this course" in refused(
+        evaluate, ["--solution", "transformers", "--quantize", "4bit"]
+    )
 
 
-def test_only_quantized_weights_have_activations_in_int8(capsys):
-    with pytest.raises(SystemExit):
-        evaluate(["--activations", "int8"])
-    assert "--activations int8 needs quantised weights: add --quantize" in capsys.readouterr().err
+def test_only_quantized_weights_have_activations_in_int8(refused):
+    assert "--activations int8 needs quantised weights: add --quantize" in refused(
+        evaluate, ["--activations", "int8"]
+    )

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from support.ranks import CHATS, SAMPLINGS, TIGHT
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
@@ -26,11 +27,6 @@ from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref import SamplingParams, serving
 
 MIXTURE = MODELS / "tiny-qwen3-moe"
-CHATS = [
-    [{"role": "user", "content": text}]
-    for text in ("What is chunked prefill?", "What is a KV cache?", "Who are you?")
-]
-TIGHT = {"num_blocks": 12, "block_size": 8, "max_num_batched_tokens": 16, "max_model_len": 80}
 PATIENCE = 300.0  # seconds: only what never comes takes as long
 BUCKETS = TIGHT | {"bucketing_strategy": "exponential"}
 
@@ -46,14 +42,9 @@ def pair(request):
 def test_two_processes_give_the_answers_of_one(pair):
     """Chunks, prefixes, preemptions, seeds, buckets: the other rank gets each step, and its bucket, as integers."""
     port = pair.engine.port
-    params = [
-        SamplingParams(max_tokens=24, logprobs=2),
-        SamplingParams(max_tokens=24, temperature=0.8, top_p=0.9, seed=5),
-        SamplingParams(max_tokens=24, temperature=1.2, top_k=20, seed=6),
-    ]
     one = LLM.of(port, *load_network(port, MIXTURE, "week3"), **BUCKETS)
     for _ in range(2):  # the second time with cached prefixes
-        expected, found = (llm.chat(CHATS, params, use_tqdm=False) for llm in (one, pair))
+        expected, found = (llm.chat(CHATS, SAMPLINGS, use_tqdm=False) for llm in (one, pair))
         assert [o.outputs[0].text for o in found] == [o.outputs[0].text for o in expected]
 
 

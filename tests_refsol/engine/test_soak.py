@@ -97,14 +97,12 @@ def test_the_command_prints_what_it_has_seen(capsys):
     assert all(re.search(r"\d+ requests, \d+ tokens, .* 0 near ties$", line) for line in lines)
 
 
-def test_a_failure_ends_it_with_one_line(monkeypatch, capsys):
+def test_a_failure_ends_it_with_one_line(monkeypatch, refused):
     def fails(*arguments):
         raise SoakError("seed 0, request 3: wrong")
 
     monkeypatch.setattr(command, "soak_engine", fails)
-    with pytest.raises(SystemExit) as end:
-        command.main(["--minutes", "0.0001", "--device", "cpu"])
-    assert end.value.code == 2 and "request 3: wrong\n" in capsys.readouterr().err
+    assert "request 3: wrong\n" in refused(command.main, ["--minutes", "0.0001", "--device", "cpu"])
 
 
 def test_memory_is_reported_after_each_thousand_requests(port, monkeypatch, capsys):
@@ -124,11 +122,9 @@ def test_the_memory_is_the_resident_pages(monkeypatch, tmp_path):
     assert memory_soak.resident_bytes() == 70 * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_where_the_system_does_not_tell_its_memory_it_is_one_line(port, monkeypatch, tmp_path, capsys):
+def test_where_the_system_does_not_tell_its_memory_it_is_one_line(port, monkeypatch, tmp_path, refused):
     monkeypatch.setattr(memory_soak, "STATM", tmp_path / "statm")
-    with pytest.raises(SystemExit):
-        command.main(["--requests", "8", "--backend", port.name, "--device", "cpu"])
-    said = capsys.readouterr().err
+    said = refused(command.main, ["--requests", "8", "--backend", port.name, "--device", "cpu"])
     assert "only Linux has: run it there" in said and said.count("\n") == 1
 
 

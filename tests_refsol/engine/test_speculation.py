@@ -20,7 +20,6 @@ from tiny_llm_kit.engine.backends.logits_processors import LogitsProcessors
 from tiny_llm_kit.engine.backends.seeded_sampling import SeededSampler
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.speculation.row_costs import (
     DecodeCost,
@@ -323,13 +322,6 @@ SAMPLINGS = [
     SamplingParams(max_tokens=40, structured_outputs=DIGITS),
     SamplingParams(max_tokens=30, ignore_eos=True, logit_bias={5: 4.0}, stop=["you", "ab"]),
 ]
-
-
-@pytest.fixture(scope="module", params=installed_backends())
-def loaded(request, two_layers):
-    """A small model on one port: (port, network, tokenizer)."""
-    port = Port("tiny_llm_ref", request.param, "cpu", "float32")
-    return port, *load_network(port, two_layers, "week3")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.close import assert_close
 from support.lockstep import LockstepError, LockstepGroup, LockstepRunner
 from support.packed import PackedServing
-from support.ranks import served_by, shards_of
+from support.ranks import CHATS, SAMPLINGS, TIGHT, served_by, shards_of
 from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import Division, Loading, load_checkpoint, load_network, random_network
@@ -22,7 +22,7 @@ from tiny_llm_kit.engine.weights.random_weights import shape
 from tiny_llm_kit.engine.weights.rank_parts import RankPart
 from tiny_llm_kit.model.quantization import WeightQuantizer
 from tiny_llm_kit.repo import MODELS
-from tiny_llm_ref import SamplingParams, serving
+from tiny_llm_ref import serving
 
 SHIPPED = MODELS / "tiny-qwen3"
 QWEN = small_model(
@@ -48,25 +48,13 @@ def llm_of_ranks(b, folder, size, **options):
     return llm
 
 
-CHATS = [
-    [{"role": "user", "content": text}]
-    for text in ("What is chunked prefill?", "What is a KV cache?", "Who are you?")
-]
-TIGHT = {"num_blocks": 12, "block_size": 8, "max_num_batched_tokens": 16, "max_model_len": 80}
-
-
 @pytest.mark.parametrize(("size", "buckets", "kept"), [(2, "linear", "auto"), (4, None, "int8")])
 def test_an_engine_of_ranks_gives_the_answers_of_one(b, whole, two_layers, size, buckets, kept):
     """Chunks of 16 tokens, shared prefixes, preemptions, seeds and log-probabilities."""
     options = TIGHT | {"bucketing_strategy": buckets, "kv_cache_dtype": kept}
-    params = [
-        SamplingParams(max_tokens=24, logprobs=2),
-        SamplingParams(max_tokens=24, temperature=0.8, top_p=0.9, seed=5),
-        SamplingParams(max_tokens=24, temperature=1.2, top_k=20, seed=6),
-    ]
     one, many = LLM.of(b, *whole, **options), llm_of_ranks(b, two_layers, size, **options)
     for _ in range(2):  # the second time with cached prefixes
-        expected, found = (llm.chat(CHATS, params, use_tqdm=False) for llm in (one, many))
+        expected, found = (llm.chat(CHATS, SAMPLINGS, use_tqdm=False) for llm in (one, many))
         assert [o.outputs[0].token_ids for o in found] == [o.outputs[0].token_ids for o in expected]
         # What differs in its last digit may be rounded to the next of 255 numbers.
         atol = 1e-4 if kept == "auto" else 5e-3

@@ -317,12 +317,12 @@ def test_the_guides_run_ends_its_memory_before_its_slots(monkeypatch):
     assert all(preemptions >= 0 for preemptions in column(study, "preempted"))
 
 
-def test_figures_of_the_paper_are_shown_beside_its_own_model(capsys):
+def test_figures_of_the_paper_are_shown_beside_its_own_model(refused):
     other = StudyPlan(PLAN.names, "mistral-7b", requests=4, seeds=(0,))
     assert set(column(single_prompt.piggyback(other), "paper ms")) == {None}
-    with pytest.raises(SystemExit):
-        command.main(["capacity", "--hardware", "llama-3-8b"])
-    assert "the paper has no targets for it" in capsys.readouterr().err
+    assert "the paper has no targets for it" in refused(
+        command.main, ["capacity", "--hardware", "llama-3-8b"]
+    )
 
 
 # ---- simulator and engine
@@ -387,16 +387,14 @@ def test_the_command_prints_writes_and_keeps(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("name", ["../../x", "/tmp/x", ".x", "a/b", ""])
-def test_a_result_stays_in_its_folder(name, capsys):
-    with pytest.raises(SystemExit):
-        command.main(["tiles", "--save", name])
-    assert "is not a name" in capsys.readouterr().err
+def test_a_result_stays_in_its_folder(name, refused):
+    assert "is not a name" in refused(command.main, ["tiles", "--save", name])
 
 
-def test_a_wrong_study_is_one_line(capsys):
-    with pytest.raises(SystemExit):
-        command.main(["abalation"])
-    assert "no study 'abalation': choose from settings, piggyback, tiles" in capsys.readouterr().err
+def test_a_wrong_study_is_one_line(refused):
+    assert "no study 'abalation': choose from settings, piggyback, tiles" in refused(
+        command.main, ["abalation"]
+    )
     assert set(ALL) < set(STUDIES)
 
 

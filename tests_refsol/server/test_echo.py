@@ -5,12 +5,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.server.background_server import BackgroundServer
-from tiny_llm_kit.server.server import ServerOptions, create_app
 from tiny_llm_ref import SamplingParams
 
 ENGINE = {"max_model_len": 256, "max_num_seqs": 4, "num_blocks": 64, "block_size": 16, "enforce_eager": True}
@@ -19,22 +14,8 @@ ASKED = {"model": "tiny-qwen3", "temperature": 0}
 
 
 @pytest.fixture(scope="module")
-def loaded():
-    port = Port("tiny_llm_ref", installed_backends()[0], "cpu", "float32")
-    made = port, *load_network(port, "tiny-qwen3", "week3")
-    LLM.of(*made, **ENGINE).generate(
-        [[5]], use_tqdm=False
-    )  # MLX's arrays belong to the thread that evaluates them
-    return made
-
-
-@pytest.fixture(scope="module")
-def client(loaded) -> Iterator[openai.OpenAI]:
-    app = create_app(lambda: LLM.of(*loaded, **ENGINE), ServerOptions())
-    with (
-        BackgroundServer(app) as server,
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made,
-    ):
+def client(client_with) -> Iterator[openai.OpenAI]:
+    with client_with(**ENGINE) as made:
         yield made
 
 
@@ -89,12 +70,8 @@ def test_the_prompt_alone(client, loaded):
     assert len(choice.logprobs.tokens) == len(loaded[2].encode(TEXT)) == made.usage.prompt_tokens
 
 
-def test_an_engine_that_pads_its_steps_says_why_it_has_none(loaded):
-    app = create_app(lambda: LLM.of(*loaded, **ENGINE, bucketing_strategy="exponential"), ServerOptions())
-    with (
-        BackgroundServer(app) as server,
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
-    ):
+def test_an_engine_that_pads_its_steps_says_why_it_has_none(client_with):
+    with client_with(**ENGINE, bucketing_strategy="exponential") as client:
         assert (
             client.completions.create(**ASKED, prompt="a", max_tokens=1, echo=True)
             .choices[0]

@@ -19,10 +19,7 @@ from fastapi import Request
 from openai._constants import DEFAULT_CONNECTION_LIMITS
 from pydantic import ValidationError
 
-from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.server import arguments
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api import draining_server, middleware
@@ -44,11 +41,9 @@ PATIENCE = 300.0  # seconds: only what never comes takes as long
 
 
 @pytest.fixture(scope="module")
-def server(two_layers):
-    port = Port("tiny_llm_ref", installed_backends()[-1], "cpu", "float32")
-    network = load_network(port, two_layers, "week3")
+def server(loaded_last):
     options = ServerOptions(max_queue=16, allowed_hosts=("127.0.0.1", "localhost", "::1"))
-    app = create_app(lambda: LLM.of(port, *network, **ENGINE), options)
+    app = create_app(lambda: LLM.of(*loaded_last, **ENGINE), options)
     with BackgroundServer(app, limits=ConnectionLimits(MOST, 64)) as started:
         yield started
 

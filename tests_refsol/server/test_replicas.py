@@ -12,12 +12,9 @@ import openai
 import pytest
 
 from tiny_llm_common.packed_model import Sampled
-from tiny_llm_common.piece import Piece
+from tiny_llm_common.scheduled import Piece
 from tiny_llm_kit.commands import serve
-from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api.errors import ApiError, overloaded
 from tiny_llm_kit.server.openai_api.server_options import ServerOptions
@@ -211,19 +208,11 @@ ENGINE = {"block_size": 16, "num_blocks": 100, "max_num_seqs": 4, "enforce_eager
 QUESTION = [{"role": "user", "content": "What is a KV cache?"}]
 
 
-@pytest.fixture(scope="module")
-def loaded():
-    port = Port("tiny_llm_ref", installed_backends()[-1], "cpu", "float32")
-    made = port, *load_network(port, "tiny-qwen3", "week3")
-    LLM.of(*made, **ENGINE).generate([[5]], use_tqdm=False)
-    return made
-
-
 class LocalReplicas:
     """One engine in this process; each call in `deaths` ends after so many messages."""
 
-    def __init__(self, loaded):
-        self.replica = EngineReplica(lambda: LLM.of(*loaded, **ENGINE), ServerOptions())
+    def __init__(self, loaded_last):
+        self.replica = EngineReplica(lambda: LLM.of(*loaded_last, **ENGINE), ServerOptions())
         self.deaths = []
 
     async def facts(self):
@@ -260,16 +249,18 @@ class LocalCall:
 
 
 @pytest.fixture(scope="module")
-def replicas(loaded):
-    return LocalReplicas(loaded)
+def replicas(loaded_last):
+    return LocalReplicas(loaded_last)
 
 
 @pytest.fixture(scope="module")
-def client(replicas, loaded):
+def client(replicas, loaded_last):
     metrics = ReplicaMetrics("tiny-qwen3")
 
     def make_service(app):
-        return ReplicatedService(ServerOptions(), loaded[2], replicas.facts, replicas.call, (Died,), metrics)
+        return ReplicatedService(
+            ServerOptions(), loaded_last[2], replicas.facts, replicas.call, (Died,), metrics
+        )
 
     with BackgroundServer(app_around(make_service, ServerOptions(), metrics)) as server:
         yield openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300)
@@ -286,9 +277,9 @@ def ask(client, **options):
     )
 
 
-def test_the_answer_and_its_usage_are_those_of_the_engine(alone, loaded):
-    ids = loaded[2].encode(loaded[2].apply_chat_template(QUESTION))
-    [output] = LLM.of(*loaded, **ENGINE).generate([ids], SamplingParams(max_tokens=16), use_tqdm=False)
+def test_the_answer_and_its_usage_are_those_of_the_engine(alone, loaded_last):
+    ids = loaded_last[2].encode(loaded_last[2].apply_chat_template(QUESTION))
+    [output] = LLM.of(*loaded_last, **ENGINE).generate([ids], SamplingParams(max_tokens=16), use_tqdm=False)
     assert alone.choices[0].message.content == output.outputs[0].text
     assert alone.usage.prompt_tokens == len(ids)
     assert alone.usage.completion_tokens == len(output.outputs[0].token_ids)
@@ -350,7 +341,7 @@ def test_a_request_that_a_replica_refuses_has_the_error_of_one_server(client):
         client.completions.create(model="tiny-qwen3", prompt="a", n=128, extra_body={"prompt": ["a"] * 500})
 
 
-def test_the_endpoints_without_an_engine_work(client, loaded):
+def test_the_endpoints_without_an_engine_work(client, loaded_last):
     assert client.models.list().data[0].max_model_len > 0
     address = str(client.base_url).removesuffix("/v1/")
     get = openai.DefaultHttpxClient().get
@@ -358,7 +349,7 @@ def test_the_endpoints_without_an_engine_work(client, loaded):
     assert 'outcome="retried"' in get(f"{address}/metrics").text
 
 
-def test_during_a_drain_requests_are_refused_in_json_and_open_ones_end(replicas, loaded):
+def test_during_a_drain_requests_are_refused_in_json_and_open_ones_end(replicas, loaded_last):
     """Before Ray takes the path away, after which everything is a plain 404."""
     metrics, made = ReplicaMetrics("tiny-qwen3"), []
 
@@ -366,7 +357,9 @@ def test_during_a_drain_requests_are_refused_in_json_and_open_ones_end(replicas,
         return replicas.replica.facts()
 
     def make_service(app):
-        made.append(ReplicatedService(ServerOptions(), loaded[2], facts, replicas.call, (Died,), metrics))
+        made.append(
+            ReplicatedService(ServerOptions(), loaded_last[2], facts, replicas.call, (Died,), metrics)
+        )
         return made[0]
 
     with BackgroundServer(app_around(make_service, ServerOptions(), metrics)) as server:
@@ -408,9 +401,9 @@ def test_a_replica_whose_engine_cannot_open_says_why():
         asyncio.run(run())
 
 
-def test_a_dead_engine_is_unhealthy_and_a_live_one_is_not(loaded):
+def test_a_dead_engine_is_unhealthy_and_a_live_one_is_not(loaded_last):
     async def run():
-        replica = EngineReplica(lambda: LLM.of(*loaded, **ENGINE), ServerOptions())
+        replica = EngineReplica(lambda: LLM.of(*loaded_last, **ENGINE), ServerOptions())
         await replica.open()
         replica.check_health()
         replica.service.loop.state = "dead"
@@ -459,16 +452,12 @@ def test_the_command_ends_with_one_line(arguments, says, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two"])
-def test_the_number_of_replicas_is_a_whole_number(value, capsys):
-    with pytest.raises(SystemExit):
-        serve.main(["--replicas", value])
-    assert "--replicas" in capsys.readouterr().err
+def test_the_number_of_replicas_is_a_whole_number(value, refused):
+    assert "--replicas" in refused(serve.main, ["--replicas", value])
 
 
-def test_max_replicas_needs_replicas(capsys):
-    with pytest.raises(SystemExit):
-        serve.main(["--max-replicas", "2", "--port", "0"])
-    assert "--replicas" in capsys.readouterr().err
+def test_max_replicas_needs_replicas(refused):
+    assert "--replicas" in refused(serve.main, ["--max-replicas", "2", "--port", "0"])
 
 
 # The router of Ray, on a stand-in for its base class.

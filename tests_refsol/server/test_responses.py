@@ -5,14 +5,8 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api.answer_parts import AnswerDelta, AnswerReader, ThoughtReader
 from tiny_llm_kit.server.openai_api.responses import ResponseBody, ResponsesFormat
-from tiny_llm_kit.server.server import ServerOptions, create_app
 from tiny_llm_ref.serving.loop.request_stream import Piece
 
 ENGINE = {"max_model_len": 256, "max_num_seqs": 4, "num_blocks": 64, "block_size": 16, "enforce_eager": True}
@@ -20,15 +14,8 @@ ASKED = {"model": "tiny-qwen3", "temperature": 0}
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[openai.OpenAI]:
-    port = Port("tiny_llm_ref", installed_backends()[0], "cpu", "float32")
-    app = create_app(
-        lambda: LLM.of(port, *load_network(port, "tiny-qwen3", "week3"), **ENGINE), ServerOptions()
-    )
-    with (
-        BackgroundServer(app) as server,
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made,
-    ):
+def client(client_with, shipped) -> Iterator[openai.OpenAI]:
+    with client_with(shipped, **ENGINE) as made:
         yield made
 
 

@@ -27,7 +27,7 @@ import openai
 import pytest
 
 from tiny_llm_common.packed_model import Sampled
-from tiny_llm_common.piece import Piece
+from tiny_llm_common.scheduled import Piece
 from tiny_llm_kit.commands import serve
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
@@ -56,16 +56,6 @@ SMALL = {
     "enforce_eager": True,
 }
 PATIENCE = 120.0  # seconds: only what never comes takes as long
-
-
-@pytest.fixture(scope="module")
-def loaded(two_layers):
-    """A small model on the first port: (port, network, tokenizer)."""
-    port = Port("tiny_llm_ref", installed_backends()[0], "cpu", "float32")
-    made = port, *load_network(port, two_layers, "week3")
-    # MLX's arrays belong to the thread that evaluates them first: no weight may be left to a server's thread.
-    LLM.of(*made, **SMALL).generate([[5]], use_tqdm=False)
-    return made
 
 
 @pytest.fixture(scope="module")

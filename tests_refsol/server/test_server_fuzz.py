@@ -11,10 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api import schemas, strict_body
 from tiny_llm_kit.server.openai_api.server_options import ServerOptions
@@ -34,12 +31,8 @@ def is_known(body):
 
 
 @pytest.fixture(scope="module")
-def served(two_layers) -> Iterator[BackgroundServer]:
-    port = Port("tiny_llm_ref", installed_backends()[-1], "cpu", "float32")
-    app = create_app(
-        lambda: LLM.of(port, *load_network(port, two_layers, "week3"), **ENGINE),
-        ServerOptions(max_queue=300),
-    )
+def served(loaded_last) -> Iterator[BackgroundServer]:
+    app = create_app(lambda: LLM.of(*loaded_last, **ENGINE), ServerOptions(max_queue=300))
     with BackgroundServer(app) as made:
         yield made
 

@@ -10,10 +10,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api import middleware, server_log
 from tiny_llm_kit.server.openai_api.metrics import EngineMetrics
@@ -33,12 +30,8 @@ def small_queue(server, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[BackgroundServer]:
-    port = Port("tiny_llm_ref", installed_backends()[0], "cpu", "float32")
-    app = create_app(
-        lambda: LLM.of(port, *load_network(port, "tiny-qwen3", "week3"), **ENGINE),
-        ServerOptions(api_key="secret"),
-    )
+def server(loaded) -> Iterator[BackgroundServer]:
+    app = create_app(lambda: LLM.of(*loaded, **ENGINE), ServerOptions(api_key="secret"))
     with BackgroundServer(app) as started:
         yield started
 

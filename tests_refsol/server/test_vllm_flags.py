@@ -79,10 +79,8 @@ def test_flags_without_effect_are_named_in_one_line(capsys):
         ("--quantization awq", "invalid choice: 'awq'"),
     ],
 )
-def test_flags_that_would_change_something_are_refused_with_the_reason(line, says, capsys):
-    with pytest.raises(SystemExit) as ended:
-        serve.parsed(line.split())
-    assert ended.value.code == 2 and says in capsys.readouterr().err
+def test_flags_that_would_change_something_are_refused_with_the_reason(line, says, refused):
+    assert says in refused(serve.parsed, line.split())
 
 
 def test_every_flag_of_the_tables_is_known_and_no_option_of_ours_is_hidden(capsys):
@@ -128,16 +126,14 @@ def test_a_file_of_options(tmp_path, capsys):
         (None, "No such"),
     ],
 )
-def test_a_file_that_is_none_ends_with_one_line(text, says, tmp_path, capsys):
+def test_a_file_that_is_none_ends_with_one_line(text, says, tmp_path, refused):
     file = tmp_path / "serve.yml"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(SystemExit):
-        serve.parsed([f"--config={file}"])
-    assert says in capsys.readouterr().err
+    assert says in refused(serve.parsed, [f"--config={file}"])
 
 
-def test_every_option_may_come_from_the_environment(monkeypatch, tmp_path, capsys):
+def test_every_option_may_come_from_the_environment(monkeypatch, tmp_path, refused):
     given = {
         "MAX_NUM_SEQS": "3", "ENFORCE_EAGER": "1", "ENABLE_PREFIX_CACHING": "false", "SERVED_MODEL_NAME": "a 'b c'",
         "ACCESS_LOG": "0", "PORT": "7",
@@ -154,9 +150,7 @@ def test_every_option_may_come_from_the_environment(monkeypatch, tmp_path, capsy
         ("ENFORCE_EAGER", "x", "give 0 or 1"),
     ):
         monkeypatch.setenv(f"TINY_LLM_SERVE_{name}", value)
-        with pytest.raises(SystemExit):
-            serve.parsed([])
-        assert says in capsys.readouterr().err
+        assert says in refused(serve.parsed, [])
         monkeypatch.delenv(f"TINY_LLM_SERVE_{name}")
 
 

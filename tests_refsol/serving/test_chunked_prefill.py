@@ -260,7 +260,7 @@ def test_a_chunker_chooses_every_chunk_and_hears_what_it_cost():
 
 def test_a_prompt_does_not_wait_for_ever_when_no_chunk_fits(monkeypatch):
     """A chunk size of 0 means to wait; but when nobody runs, nobody will make room."""
-    sizes = "tiny_llm_ref.serving.chunked_prefill.chunk_size.select_optimal_chunk_size"
+    sizes = "tiny_llm_ref.serving.chunked_prefill.chunk.select_optimal_chunk_size"
     monkeypatch.setattr(sizes, lambda *arguments: 0)
     run = Mix(
         [(5, 3, None, "interactive", 0), (4, 2, None, "batch", 0)],

@@ -7,71 +7,43 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.fake_model import ByteTokenizer
-from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
+from support.served import Served
+from support.steps import steps_of
 from tiny_llm_kit.trace.recorder import Recorder
+from tiny_llm_ref import serving
 from tiny_llm_ref.serving import (
     AdaptiveChunker,
-    BlockAllocator,
     ChunkedPrefillMetrics,
-    HybridScheduler,
     LoadChunker,
     PriorityScheduler,
     Sampled,
-    SamplingParams,
-    Sequence,
 )
 
 
-class Engine:
-    """A scheduler, its blocks, its model, and all events."""
+class Engine(Served):
+    """A `Served` of the reference, whose answers have no limit unless they are given one."""
 
-    def __init__(self, num_blocks=64, block_size=4, *, watermark=0.0, caching=False, model=None, **options):
-        self.allocator = BlockAllocator(
-            num_blocks, block_size, watermark=watermark, enable_prefix_caching=caching
-        )
-        self.model = FakePackedModel(self.allocator, Sampled, **(model or {}))
-        self.events, self.sequences, self.listener = [], [], lambda event: None
-        options = {"max_num_batched_tokens": 8, "max_num_seqs": 4, **options}
-        self.scheduler = HybridScheduler(
-            self.model, self.allocator, clock=self.model.clock, on_event=self._hear, **options
-        )
+    def __init__(self, *arguments, **options):
+        super().__init__(serving, *arguments, **options)
 
-    def _hear(self, event):
-        self.events.append(event)
-        self.listener(event)
-
-    def add(self, prompt="ab", *, priority="interactive", max_seq_len=64, **sampling):
-        prompt = list(prompt.encode()) if isinstance(prompt, str) else prompt
-        made = Sequence(
-            prompt,
-            ByteTokenizer(),
-            request_id=len(self.sequences),
-            sampling=SamplingParams(**{"max_tokens": None, **sampling}),
-            max_seq_len=max_seq_len,
-            priority=priority,
-        )
-        self.sequences.append(made)
-        self.scheduler.add(made)
-        return made
+    def add(self, prompt="ab", **options):
+        return super().add(prompt, **{"max_tokens": None, **options})
 
     def finish(self):
         steps = 0
-        while self.scheduler.has_work_remaining():
+        for _ in steps_of(self.scheduler):
             self.scheduler.step()
             steps += 1
-            assert steps < 500
         return steps
 
     def story(self, number):
-        """The events of one request, one after the other."""
-        return [e.kind for e in self.events if e.request is self.sequences[number]]
+        return super().story(self.sequences[number])
 
     def is_as_new(self):
         return self.allocator.num_free == self.allocator.num_blocks and not self.scheduler.running
 
     def is_alone(self, made):
-        return made.tokens == self.model.answer_alone(made.prompt_tokens, made.max_new_tokens)
+        return made.tokens == self.answer_of(made)
 
 
 # ---- what can never be served

@@ -1,15 +1,15 @@
 """The policies as products: names and options, real answers under every policy, and the whole starvation corpus."""
 
 import io
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from support.fake_model import ByteTokenizer
+from support.served import Served
 from tiny_llm_given.serving.backfill import Backfill
-from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.trace.incidents import (
     CORPUS,
     Bound,
@@ -32,33 +32,21 @@ STEP = 61.2  # ms of a full step of 512 tokens
 PROFILE = s.StepProfile(Line(0.0, 1.0, 0.0), Line(0.0, 1.0, 0.0))  # the fake model: a second per token
 
 
-class Loop:
+class Loop(Served):
     """A policy on a fake model that checks every batch."""
 
-    def __init__(self, name, /, num_blocks=24, block_size=4, caching=False, **options):
-        self.allocator = s.BlockAllocator(
-            num_blocks, block_size, watermark=0.0, enable_prefix_caching=caching
-        )
-        self.model = FakePackedModel(self.allocator, s.Sampled, ends=9)
+    def __init__(self, name, /, **options):
         options = {"max_num_batched_tokens": 64, "max_num_seqs": 3, **options}
         if name == "slack":
             options = {"profile": PROFILE, "latency_target": 16.0, "tile": 4, **options}
-        self.scheduler = s.make_scheduler(name, self.model, self.allocator, clock=self.model.clock, **options)
-        self.sequences = []
+        super().__init__(s, 24, make=partial(s.make_scheduler, name), model={"ends": 9}, **options)
 
-    def add(self, prompt, most=12, priority="interactive"):
-        made = s.Sequence(
-            list(prompt), ByteTokenizer(), request_id=len(self.sequences), max_seq_len=64, priority=priority,
-            sampling=s.SamplingParams(max_tokens=most),
-        )  # fmt: skip
-        self.sequences.append(made)
-        self.scheduler.add(made)
-        return made
+    def add(self, prompt, max_tokens=12, priority="interactive"):
+        return super().add(prompt, max_tokens=max_tokens, priority=priority)
 
     def finish(self):
         while self.scheduler.has_work_remaining():
             assert self.scheduler.step() or not self.scheduler.has_work_remaining()
-        return self
 
 
 @pytest.mark.parametrize("policy", [*s.POLICIES, "hybrid", "separate"])

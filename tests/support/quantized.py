@@ -1,8 +1,16 @@
-"""Quantised matrices with scales and biases in float16, as files for other engines have them."""
+"""Numbers in words of 32 bits, and quantised matrices with float16 scales, as files for other engines have them."""
 
 from typing import Any
 
 import numpy as np
+
+FORMATS = [(group_size, bits) for group_size in (32, 64, 128) for bits in (4, 8)]
+
+
+def as_words(numbers: np.ndarray, bits: int) -> np.ndarray:
+    """Words of 32 bits: the first number of a word is in its lowest bits."""
+    neighbours = numbers.astype(np.uint32).reshape(*numbers.shape[:-1], -1, 32 // bits)
+    return np.bitwise_or.reduce(neighbours << np.arange(0, 32, bits, dtype=np.uint32), axis=-1)
 
 
 def in_float16(
