@@ -59,7 +59,7 @@ class EngineOptions:
             once on each machine and keeps the result; "usual" decides by the processor's flags, in MLX for its own
             product; None reads TINY_LLM_PRODUCTS, and is "measured".
         activations: of products with quantised weights on a CPU. "int8" rounds them in groups, for the kernel of Day
-            4.1, and "int16" to two bytes, which takes up to twice the time; "float" does not, as before that day. None
+            4.1, and "int16" to 16 bits, which takes up to 1.4 times as long; "float" does not, as before that day. None
             measures "int16" and "float" once on each machine, and is "float" where `cpu_products` is "usual", or where
             weights are stored quantised and `dtype` is "float32". "int8" is never the default: of SmolLM2's tokens it
             changes the most probable one in 1 of 25 cases.
