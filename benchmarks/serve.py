@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tiny_llm_kit.course.doctor import authors_tools
-from tiny_llm_kit.engine.arguments import DTYPES, positive_number
+from tiny_llm_kit.engine.arguments import DTYPES, json_object, positive_number
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import BACKENDS
 from tiny_llm_kit.terminal import command, write_file
@@ -31,17 +31,7 @@ from .serving.capacity import capacity
 from .serving.client import ENDPOINTS, WHOLE_ANSWERS, Client, served_model
 from .serving.load import PERCENTILES, Load, Texts, figures, goodput_of, send
 from .serving.processes import Place, Server, our_server, running, transformers_server
-from .serving.vllm_options import (
-    check_one_run,
-    file_name,
-    flat,
-    headers_of,
-    json_object,
-    metric_names,
-    pair,
-    percentiles,
-    share,
-)
+from .serving.vllm_options import check_one_run, file_name, flat, metric_names, pair, percentiles, share
 
 WARM_UP = 8  # requests, at most, that are sent before anything counts
 NEVER_KEPT = ("api_key", "base_url", "header")  # of a plan in a result
@@ -154,7 +144,7 @@ def measure(plan: ServingPlan, place: Place, report: RunProgress) -> dict[str, A
 
 def clients(plan: ServingPlan, place: Place, stack: ExitStack) -> dict[str, Client]:
     """A client for each server; those that have to be started end with `stack`."""
-    headers = headers_of(plan.header)
+    headers = dict(plan.header)  # of the same name the last one counts
     if plan.base_url:
         extra = {**(WHOLE_ANSWERS if plan.ignore_eos else {}), **(plan.extra_body or {})}
         model = served_model(plan.model, plan.base_url, plan.api_key, headers)

@@ -1,9 +1,8 @@
 """What `bench-serve` shares with vLLM's: types of options, and the figures of one run under the names of its files."""
 
-import json
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from .report import METRICS
@@ -15,22 +14,6 @@ def pair(text: str) -> tuple[str, str]:
     if not (name and sign):
         raise ArgumentTypeError(f"{text!r}: give NAME=VALUE")
     return name, value
-
-
-def headers_of(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Headers by name; of the same name the last one counts."""
-    return dict(pairs)
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """A JSON object. Raises ArgumentTypeError for other texts."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ArgumentTypeError(f"{text!r}: give a JSON object")
-    return found
 
 
 def share(text: str) -> float:

@@ -481,7 +481,7 @@ def test_failures_are_shown_with_their_reason(stand_in, capsys):
         ("--percentile-metrics ttft,x", "choose from ttft,tpot,itl,e2el"),
         ("--metric-percentiles 50,101", "numbers from 0 to 100"),
         ("--header x", "NAME=VALUE"),
-        ("--extra-body [1]", "give a JSON object"),
+        ("--extra-body [1]", "no object in JSON"),
         ("--random-range-ratio 1", "from 0 to below 1"),
         ("--random-prefix-len 3 --dataset shared-prefix", "for --dataset random"),
         ("--save-result --request-rate 1 2", "one rate"),
