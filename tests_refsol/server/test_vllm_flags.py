@@ -30,10 +30,11 @@ WORKING = [
     ('--allowed-origins ["http://a"] --root-path /x', {"allowed_origins": [["http://a"]], "root_path": "/x"}),
     ("--uvicorn-log-level info --uds /tmp/s", {"uvicorn_log_level": "info", "uds": "/tmp/s"}),
     ('--default-chat-template-kwargs {"a":1}', {"default_chat_template_kwargs": {"a": 1}}),
+    ("--kv-cache-dtype fp8", {"kv_cache_dtype": "fp8"}),
     ("--disable-log-stats --api-key k", {"disable_log_stats": True, "api_key": "k"}),
 ]  # fmt: skip
 WITHOUT_EFFECT = (
-    "--trust-remote-code --swap-space 4 --load-format auto --kv-cache-dtype auto --generation-config vllm "
+    "--trust-remote-code --swap-space 4 --load-format auto --generation-config vllm "
     "--disable-log-requests --enable-auto-tool-choice --disable-uvicorn-access-log --max-logprobs=20 "
     "--no-enable-log-requests --api-server-count 1 --response-role assistant --data-parallel-size 1 "
     "--tokenizer-mode auto"
@@ -63,10 +64,6 @@ def test_flags_without_effect_are_named_in_one_line(capsys):
         (
             "--revision main",
             "--revision is 'main': models come from a folder or from the hub's cache; leave it out",
-        ),
-        (
-            "--kv-cache-dtype fp8",
-            "--kv-cache-dtype is 'fp8': the KV cache has the type of the model; leave it out",
         ),
         ("--enable-lora", "--enable-lora is True: there are no adapters; leave it out, or give False"),
         ("--data-parallel-size 2", "--data-parallel-size is 2: "),

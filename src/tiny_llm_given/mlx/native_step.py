@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 
 from ..layers import BiasedLinear
 from ..native.kernel import LINE, NativeArray, available_threads, empty, shared
@@ -49,17 +48,17 @@ class NativeStep:
         self, x: mx.array, step: Any, decodes: Sequence[DecodeRuns], pools: Sequence[Any]
     ) -> mx.array:
         """Writes the keys and values of the step to the pools; returns the residual stream after the layers."""
-        mx.eval(x, step.slots, step.rows, [pool.arrays for pool in pools])
+        slots = step.slots.astype(mx.int64)
+        mx.eval(x, slots, step.rows, [pool.arrays for pool in pools])
         out = empty(x.shape, NAMES[x.dtype])
         out.owner[...] = shared(x.view(mx.uint16) if out.dtype == "bfloat16" else x)
-        cosines, sines = map(native_array, step.rows)
-        slots = shared(step.slots).astype(np.int64)
+        cosines, sines, places = map(native_array, (*step.rows, slots))
         pages = array("q", [field for pool in pools for field in _pool_fields(pool)])
         runs = [part.address for reads in decodes for part in reads._arrays]
         stride = cosines.shape[-1]
         # The tables of the device's RoPE have both halves of a head: -sin, and then sin.
         of_sines = sines.address + 4 * (stride - self.sizes[3] // 2)
-        arrays = out.address, cosines.address, of_sines, slots.ctypes.data
+        arrays = out.address, cosines.address, of_sines, places.address
         sizes = len(self.layers), x.shape[1], *self.sizes, stride
         fields = array("q", [*arrays, _address(self._layers), _address(pages), *runs, *sizes])
         compute = self.kernel.compute_of(NAMES[pools[0].keys.dtype])

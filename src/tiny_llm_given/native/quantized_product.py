@@ -4,7 +4,7 @@ from functools import cached_property
 
 import numpy as np
 
-from .kernel import NUMBER, POINTER, SIZE, Kernel, NativeArray, of_numpy, require
+from .kernel import NUMBER, POINTER, SIZE, Kernel, NativeArray, floats_of, of_numpy, require
 
 LINE = 16  # outputs of a block
 COLUMNS = {4: 8, 8: 4}  # of each output in a line, by bits
@@ -51,6 +51,27 @@ def pack_constants(scales: np.ndarray, biases: np.ndarray) -> np.ndarray:
     both = np.stack([scales, biases], axis=-1)
     both = np.pad(both, ((0, -len(both) % LINE), (0, 0), (0, 0)))
     return np.ascontiguousarray(both.reshape(-1, LINE, *both.shape[1:]).transpose(0, 2, 3, 1))
+
+
+def unpacked_rows(
+    lines: np.ndarray, constants: np.ndarray, ids: np.ndarray, bits: int, group_size: int
+) -> np.ndarray:
+    """Some rows of a packed matrix, dequantised.
+
+    Args:
+        lines, constants: from `pack` and `pack_constants`.
+        ids: (...) integers.
+
+    Returns:
+        (..., I) float32.
+    """
+    block, place = np.divmod(ids, LINE)
+    fours = lines[block, :, place]
+    if bits == 4:
+        fours = np.concatenate([fours & 15, fours >> 4], axis=-1)
+    pairs = floats_of(constants[block, :, :, place])
+    groups = fours.reshape(*ids.shape, -1, group_size)
+    return (groups * pairs[..., :1] + pairs[..., 1:]).reshape(*ids.shape, -1)
 
 
 class PackedMatrix:

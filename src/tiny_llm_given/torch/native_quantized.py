@@ -3,12 +3,11 @@
 import sys
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..layers import BiasedLinear
 from ..native import quantized_product
-from ..native.kernel import NativeArray, floats_of
+from ..native.kernel import NativeArray
 from ..native.quantized_product import LINE, PackedMatrix, QuantizedKernel
 from ..quantized_matrix import SLICE_ROWS, QuantizedMatrix
 from .native import NativeMatrix
@@ -62,14 +61,9 @@ class NativeQuantizedMatrix(QuantizedMatrix):
 
         By NumPy: for one row, fourteen operations of torch would take longer than a layer.
         """
-        block, place = np.divmod(ids.numpy(), LINE)
-        fours = self.lines.numpy()[block, :, place]
-        if self.bits == 4:
-            fours = np.concatenate([fours & 15, fours >> 4], axis=-1)
-        constants = floats_of(_bits_of(self.constants)[block, :, :, place])
-        groups = fours.reshape(*ids.shape, -1, self.group_size)
-        rows = groups * constants[..., :1] + constants[..., 1:]
-        return torch.from_numpy(rows.reshape(*ids.shape, -1)).to(self.dtype)
+        arrays = self.lines.numpy(), _bits_of(self.constants), ids.numpy()
+        rows = quantized_product.unpacked_rows(*arrays, self.bits, self.group_size)
+        return torch.from_numpy(rows).to(self.dtype)
 
     def __call__(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """x @ Wᵀ + bias with x rounded, see `x_bits`: (..., I) and (O,) or None to (..., O), in x's type.
