@@ -51,7 +51,7 @@ SMOKE: list[Check] = [
     ("an answer of the reference", ["main", "--solution", "ref", "--prompt", "What is a KV cache?"]),
     ("the tests of Week 1 on the reference", ["test-refsol", "--week", "1"]),
 ]
-SECONDS_OF_TWO_CORES = 458  # of all checks, on a quiet machine
+SECONDS_OF_TWO_CORES = 340  # of all checks, on a quiet machine
 NOT_INHERITED = (
     "PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_PLUGINS", "PYTHONDONTWRITEBYTECODE",
 )  # fmt: skip

@@ -11,11 +11,11 @@ from tiny_llm_kit.course.address import Day
 from tiny_llm_kit.course.capabilities import ends_at_a_blank
 from tiny_llm_kit.engine.arguments import DTYPES, model_argument
 from tiny_llm_kit.engine.engine_options import KV_CACHE_DTYPES
-from tiny_llm_kit.engine.loading import Loading, load_network
+from tiny_llm_kit.engine.loading import Loading, load_network, random_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling.kv_budget import kv_bytes_per_token
 from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
-from tiny_llm_kit.engine.weights.random_weights import SHAPES, RandomCheckpoint, shape
+from tiny_llm_kit.engine.weights.random_weights import SHAPES, shape
 from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.provenance import provenance
 from tiny_llm_kit.trace.samples import interleave
@@ -50,8 +50,7 @@ def network_of(plan: KvPlan, port: Port) -> Any:
     if plan.config is None:
         loading = Loading(rounds_activations=activation_choice(port, None))
         return load_network(port, plan.model, "week3", loading)[0]
-    where = port.backend_module, port.float_dtype, port.device
-    return port.Qwen3ModelWeek3(RandomCheckpoint(shape(plan.config, plan.layers), *where), attention="device")
+    return random_network(port, shape(plan.config, plan.layers))[0]
 
 
 def measure(plan: KvPlan, port: Port, report: RunProgress) -> dict[str, Any]:

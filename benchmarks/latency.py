@@ -122,6 +122,7 @@ def engines(plan: LatencyPlan, port: Port) -> dict[str, Caller]:
     if plan.enforce_eager is not None:
         name = f"{OURS} packed" if plan.enforce_eager else f"{OURS} compiled"
         network = port.Qwen3ModelWeek3(checkpoint, attention="device")
+        port.given.use_packed_kernels(network)
         found[name] = Week3Calls(port, network, plan.enforce_eager, max(plan.batch_size), plan.longest + 1)
     for name in plan.compare:
         found |= module_of(name, port).callers(checkpoint)
