@@ -26,7 +26,7 @@ def pages_of(b):
 
 
 def pool_of(b, kind, dtype="float32", num_blocks=5, page_size=3, heads=2, size=32):
-    pools = import_module(f"tiny_llm_given.{b.name}.paged_kv_cache")
+    pools = import_module(f"tiny_llm_given.{b.name}.kv_pools")
     return pools.QuantizedKvPool(num_blocks, page_size, heads, size, b.dtype(dtype), kind)
 
 

@@ -1,7 +1,8 @@
 """The MLX port: Apple silicon, and Linux CPUs. Every public name of the course, in one place."""
 
+from tiny_llm_given.mlx.kv_pools import TinyKvPagedPool, create_kv_pools
 from tiny_llm_given.mlx.masks import length_mask
-from tiny_llm_given.mlx.paged_kv_cache import TinyKvPagedCache, TinyKvPagedPool, create_kv_pools
+from tiny_llm_given.mlx.paged_kv_cache import TinyKvPagedCache
 
 from ..native import NATIVE
 from .attention import (

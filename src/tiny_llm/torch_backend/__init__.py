@@ -1,7 +1,8 @@
 """The PyTorch port: Gaudi, CUDA and CPUs. Every public name of the course, in one place."""
 
+from tiny_llm_given.torch.kv_pools import TinyKvPagedPool, create_kv_pools
 from tiny_llm_given.torch.masks import length_mask
-from tiny_llm_given.torch.paged_kv_cache import TinyKvPagedCache, TinyKvPagedPool, create_kv_pools
+from tiny_llm_given.torch.paged_kv_cache import TinyKvPagedCache
 
 from ..native import NATIVE
 from .attention import (

@@ -8,7 +8,7 @@ import torch
 from tiny_llm_common.groups import Group
 from tiny_llm_common.layer_weights import Checkpoint, ModelShape
 from tiny_llm_common.packed_model import PackedInputs
-from tiny_llm_given.torch.paged_kv_cache import TinyKvPagedPool
+from tiny_llm_given.torch.kv_pools import TinyKvPagedPool
 
 from ..serving.parallel.shards import stage_layers
 from .qwen3_week2 import dense_mlp

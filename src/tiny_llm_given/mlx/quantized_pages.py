@@ -70,3 +70,9 @@ class QuantizedPages:
         if self.scales is None:
             return mx.from_fp8(self.codes, self.dtype)
         return (self.codes.astype(mx.float32) * self.scales.astype(mx.float32)[..., None]).astype(self.dtype)
+
+
+def quantized(x: mx.array, is_int8: bool, dtype: mx.Dtype) -> QuantizedPages:
+    """Numbers (..., D) of this type in int8, or in e4m3."""
+    codes, scales = quantize_rows(x) if is_int8 else (to_fp8(x), None)
+    return QuantizedPages(codes, scales, dtype)

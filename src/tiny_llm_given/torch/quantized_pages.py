@@ -79,3 +79,9 @@ class QuantizedPages:
         if self.scales is None:
             return self.codes.view(torch.float8_e4m3fn).to(self.dtype)
         return (self.codes.float() * self.scales.float().unsqueeze(-1)).to(self.dtype)
+
+
+def quantized(x: torch.Tensor, is_int8: bool, dtype: torch.dtype) -> QuantizedPages:
+    """Numbers (..., D) of this type in int8, or in e4m3."""
+    codes, scales = quantize_rows(x) if is_int8 else (to_fp8(x), None)
+    return QuantizedPages(codes, scales, dtype)
