@@ -76,5 +76,5 @@ class Given:
         return self._quantized.NativeQuantizedMatrix.of(w, self.kernels.quantized_product, x_bits)
 
     def decode_runs(self, texts: dict[int, list[tuple[int, int]]], slots: Array) -> Any:
-        """See `native.decode_runs`."""
-        return self._native.decode_runs(texts, slots, self.kernels.decode_attention)
+        """See `native.page_reads.decode_runs`."""
+        return self._pages.decode_runs(texts, slots, self.kernels.decode_attention)

@@ -1,6 +1,8 @@
 """Small models of native layers, on either port, and a step of decodes of them."""
 
+import gc
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -60,3 +62,15 @@ def decoded(port, model, rows, kept="auto"):
     logits = server.run([(sequence, len(text) - 1, 1) for sequence, text in zip(made, texts, strict=True)])
     kept = [port.numpy(part) for pool in server.runner.pools for part in pool.arrays]
     return [np.stack(logits), *kept]
+
+
+def assert_model_keeps_no_pool(port, model):
+    """After a step in one call, a model that outlives its engine does not keep the engine's keys and values."""
+    server = PackedServing(port, port.serving, model)
+    sequence = server.sequence([3, 1, 4])
+    server.run([(sequence, 0, 2)])
+    server.run([(sequence, 2, 1)])
+    pool = ref(server.runner.pools[0])
+    del server
+    gc.collect()
+    assert pool() is None

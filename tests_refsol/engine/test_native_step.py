@@ -113,6 +113,10 @@ def test_other_layers_keep_their_path(port, native_model, monkeypatch):
     assert "through_layers" not in vars(native_model())
 
 
+def test_a_model_keeps_no_pool(port, native_model):
+    native_cases.assert_model_keeps_no_pool(port, native_model())
+
+
 def test_the_last_norm_is_a_kernel_and_small_matrices_are_in_one_array(port, native_model):
     model = native_model("444444")
     x = torch.randn(1, 3, model.norm.weight.shape[0]).to(model.norm.weight.dtype)

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from support.close import assert_close
-from tests_refsol.engine.native_cases import FAMILIES, KINDS, decoded, native_model
+from tests_refsol.engine.native_cases import (
+    FAMILIES,
+    KINDS,
+    assert_model_keeps_no_pool,
+    decoded,
+    native_model,
+)
 from tiny_llm_kit.engine.port import Port
 
 pytestmark = [pytest.mark.tool("c++"), pytest.mark.port("mlx")]
@@ -55,3 +61,8 @@ def test_a_blank_kernel_leaves_the_layers_as_they_are(monkeypatch):
     monkeypatch.setitem(vars(kernels.product), "problem", "week 4 day 1 task 2: multiply_tile")
     assert "through_layers" not in vars(native_model(port))
     monkeypatch.delitem(vars(kernels.layers), "problem")
+
+
+def test_a_model_keeps_no_pool():
+    port = port_of("float32")
+    assert_model_keeps_no_pool(port, native_model(port))

@@ -7,15 +7,11 @@ an array of NumPy, which MLX copies: for the rows of a decode this takes 1 µs, 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain
-from typing import Any, cast
+from typing import Any
 
 import mlx.core as mx
 
-from tiny_llm_common.layer_weights import ModelShape
-from tiny_llm_common.packed_model import PastReads
-
-from ..native.attention import DecodeKernel, KeptArray, fits
+from ..native.attention import KeptArray
 from ..native.kernel import (
     LINE,
     NativeArray,
@@ -27,6 +23,7 @@ from ..native.kernel import (
     shared,
     threads_for,
 )
+from ..native.page_reads import DecodeRuns
 from .quantized_pages import QuantizedPages
 
 TYPES = {"bfloat16": mx.bfloat16, "float32": mx.float32}
@@ -121,71 +118,6 @@ class NativeMatrix:
         return y
 
 
-@dataclass(frozen=True)
-class DecodeRuns:
-    """What R requests of one row read: runs of neighbouring slots, in the order of their texts.
-
-    Args:
-        rows: (R,) rows of the step.
-        starts, counts: (N,), of each run its first slot and how many.
-        runs: (R + 1,): row r reads the runs from `runs[r]` to `runs[r + 1] - 1`.
-        kernel: of the solution in use.
-    """
-
-    rows: mx.array
-    starts: mx.array
-    counts: mx.array
-    runs: mx.array
-    kernel: DecodeKernel
-
-    @cached_property
-    def _arrays(self) -> tuple[NativeArray, NativeArray, NativeArray]:
-        """Starts, counts and runs as the kernel sees them; all layers read the same."""
-        return native_array(self.starts), native_array(self.counts), native_array(self.runs)
-
-    @cached_property
-    def _tokens(self) -> int:
-        """How many keys all rows read."""
-        return int(shared(self.counts).sum())
-
-
-Runs = list[tuple[int, int]]
-
-
-def past_runs(past: PastReads | None, page_size: int) -> dict[int, Runs]:
-    """For each decode the runs of its past, first slot and count, by its row. A run is at most a page."""
-    if past is None:
-        return {}
-    runs: dict[int, Runs] = {group: [] for group in past.groups.tolist()}
-    blocks = past.blocks
-    listed = blocks.block_groups, blocks.block_list, blocks.block_starts, blocks.block_usage
-    for group, block, start, end in zip(*(part.tolist() for part in listed), strict=True):
-        if group in runs and end > start:
-            runs[group].append((block * page_size + start, end - start))
-    # Rows and groups of padding, see `padding.py`, read nothing.
-    rows = zip(past.rows.tolist(), past.groups.tolist(), strict=True)
-    return {row: runs[group] for row, group in rows if group >= 0 and runs[group]}
-
-
-def decode_runs(texts: dict[int, Runs], slots: mx.array, kernel: DecodeKernel) -> DecodeRuns | None:
-    """The runs of some decodes, each with its own row last; None when there are none.
-
-    Args:
-        texts: from `past_runs`.
-        slots: (T,) where the rows of the step are.
-        kernel: of the solution in use.
-    """
-    if not texts:
-        return None
-    rows = sorted(texts)
-    own = cast(list[int], slots.tolist())
-    listed = [[*texts[row], (own[row], 1)] for row in rows]
-    starts, counts = zip(*chain(*listed), strict=True)
-    ends = list(accumulate(map(len, listed), initial=0))
-    first, size, last = (mx.array(list(part), mx.int64) for part in (starts, counts, ends))
-    return DecodeRuns(mx.array(rows), first, size, last, kernel)
-
-
 def attend_runs(
     query: mx.array,
     key_pages: mx.array | QuantizedPages,
@@ -233,12 +165,6 @@ def attend_slots(
 ) -> NativeArray:
     """`attend_runs` of arrays as a kernel sees them; keys and values are those of all slots, (S, Hkv, D)."""
     out = empty(query.shape, query.dtype)
-    size = 2 * reads._tokens * keys.slot_bytes
-    reads.kernel.attend(query, keys, values, out, *reads._arrays, scale, threads_for(size))
+    size = 2 * reads.tokens * keys.slot_bytes
+    reads.kernel.attend(query, keys, values, out, *reads.arrays, scale, threads_for(size))
     return out
-
-
-def computes(kernel: DecodeKernel, config: ModelShape) -> bool:
-    """Whether a kernel runs on this machine, and computes the heads of a model."""
-    sizes = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    return fits(*sizes) and kernel.works

@@ -5,7 +5,6 @@ model this takes many times as long as reading the weights. The call writes the 
 belong, in memory that MLX holds; nothing else reads it meanwhile.
 """
 
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,15 +12,16 @@ import mlx.core as mx
 
 from ..layers import BiasedLinear
 from ..native.kernel import LINE, NativeArray, available_threads, empty, shared
-from ..native.layers import LayersKernel, layer_fields, plain_matrix
+from ..native.layers import LayersKernel, LayersStep, layer_fields, plain_matrix
+from ..native.page_reads import DecodeRuns
 from ..windows import WindowedLayer, inner_layer
-from .native import NAMES, DecodeRuns, NativeMatrix, native_array
+from .native import NAMES, NativeMatrix, native_array
 from .native_quantized import is_native
-from .page_attention import PageReads, attend_in_pages
+from .page_attention import attend_in_pages
 
 
-class NativeStep:
-    """The layers of a model: those of a step of decodes in one call, and those of other steps one by one.
+class NativeStep(LayersStep):
+    """A `LayersStep` of MLX's arrays.
 
     Args:
         layers: of the model, each one that `_is_native`, or such a layer with a window.
@@ -29,41 +29,24 @@ class NativeStep:
     """
 
     def __init__(self, layers: Sequence[Any], kernel: LayersKernel):
-        self.layers, self.kernel = list(layers), kernel
         first = inner_layer(layers[0])
-        self.eps, self.scale, self.sizes = first.input_layernorm.eps, first.head_dim**-0.5, _sizes(first)
         self._biases: list[NativeArray] = []
-        self._layers = array("q", [field for layer in layers for field in self._fields(layer)])
+        super().__init__(layers, kernel, first.input_layernorm.eps, _sizes(first), map(self._fields, layers))
 
-    def __call__(self, x: mx.array, step: Any, pools: Sequence[Any]) -> mx.array:
-        """See `Qwen3ModelWeek3.through_layers`."""
-        masks = [step.mask, step.window_mask or step.mask]
-        if all(_has_decodes_alone(mask, x.shape[1]) for mask in masks):
-            return self._compute(x, step, [mask.decodes for mask in masks], pools)
-        for layer, pool in zip(self.layers, pools, strict=True):
-            x = layer(x, step, pool)
-        return x
-
-    def _compute(
-        self, x: mx.array, step: Any, decodes: Sequence[DecodeRuns], pools: Sequence[Any]
-    ) -> mx.array:
-        """Writes the keys and values of the step to the pools; returns the residual stream after the layers."""
+    def _compute(self, x: mx.array, step: Any, decodes: list[DecodeRuns], pools: Sequence[Any]) -> mx.array:
         slots = step.slots.astype(mx.int64)
         mx.eval(x, slots, step.rows, [pool.arrays for pool in pools])
         out = empty(x.shape, NAMES[x.dtype])
         out.owner[...] = shared(x.view(mx.uint16) if out.dtype == "bfloat16" else x)
         cosines, sines, places = map(native_array, (*step.rows, slots))
-        pages = array("q", [field for pool in pools for field in _pool_fields(pool)])
-        runs = [part.address for reads in decodes for part in reads._arrays]
         stride = cosines.shape[-1]
         # The tables of the device's RoPE have both halves of a head: -sin, and then sin.
         of_sines = sines.address + 4 * (stride - self.sizes[3] // 2)
-        arrays = out.address, cosines.address, of_sines, places.address
-        sizes = len(self.layers), x.shape[1], *self.sizes, stride
-        fields = array("q", [*arrays, _address(self._layers), _address(pages), *runs, *sizes])
-        compute = self.kernel.compute_of(NAMES[pools[0].keys.dtype])
-        how = self.eps, self.scale, out.dtype == "bfloat16", available_threads()
-        self.kernel.check(compute(_address(fields), *how))
+        tables = cosines.address, of_sines, places.address
+        # Arrays of pools are not kept: a write would copy one that is held elsewhere.
+        addresses = ([native_array(part).address for part in pool.arrays] for pool in pools)
+        kept = NAMES[pools[0].keys.dtype]
+        self._run(out, tables, stride, addresses, kept, decodes, available_threads())
         return mx.array(out.owner).view(x.dtype)
 
     def _fields(self, layer: Any) -> list[int]:
@@ -105,23 +88,6 @@ def _is_native(layer: Any, dtype: mx.Dtype) -> bool:
         return False
     plain = [w.dtype for w in weights if isinstance(w, NativeMatrix)]
     return {*plain, *(weight.dtype for weight in _norms(layer) if weight is not None)} == {dtype}
-
-
-def _address(fields: array) -> int:
-    return fields.buffer_info()[0]
-
-
-def _pool_fields(pool: Any) -> list[int]:
-    """A `Pool`. Its arrays are not kept: a write would copy one that is held elsewhere."""
-    addresses = [native_array(part).address for part in pool.arrays]
-    return [*addresses, 0, 0][:4]  # numbers that are not int8 have no scales
-
-
-def _has_decodes_alone(reads: Any, rows: int) -> bool:
-    """Whether each row is a request that reads its past and itself by the kernel of decodes."""
-    if not isinstance(reads, PageReads) or reads.chunks or reads.decodes is None:
-        return False
-    return len(reads.decodes.rows) == rows
 
 
 def _sizes(layer: Any) -> tuple[int, ...]:

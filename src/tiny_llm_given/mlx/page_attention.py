@@ -12,7 +12,8 @@ from tiny_llm_common.packed_model import PackedInputs, PastReads
 
 from ..native.attention import DecodeKernel, KeptArray, attend_prompt
 from ..native.kernel import NativeArray, empty, numbers_of, of_numpy, part_of, shared, threads_for
-from .native import DecodeRuns, attend_slots, decode_runs, kept_arrays, native_array, past_runs
+from ..native.page_reads import PageReads, decode_runs, past_runs
+from .native import attend_slots, kept_arrays, native_array
 from .quantized_pages import QuantizedPages
 
 
@@ -34,19 +35,6 @@ class ChunkText:
     def _slots(self) -> NativeArray:
         """The slots as the kernel sees them; all layers read the same."""
         return native_array(self.slots)
-
-
-@dataclass(frozen=True)
-class PageReads:
-    """What all rows of a step read; made once, and shared by all layers.
-
-    Args:
-        chunks: of requests of several rows, and of those without a past.
-        decodes: of all other requests; None when there are none.
-    """
-
-    chunks: list[ChunkText]
-    decodes: DecodeRuns | None
 
 
 def page_reads(

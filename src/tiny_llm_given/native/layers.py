@@ -1,13 +1,18 @@
 """All layers of a step of decodes in one call, by `layers.cpp`: what it reads, and the call."""
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from ..layers import Array
 from .attention import KEPT, DecodeKernel
-from .kernel import FLOAT, NUMBER, POINTER, Kernel, ProductKernel
+from .kernel import FLOAT, NUMBER, POINTER, Kernel, NativeArray, ProductKernel
 from .library import GIVEN, NativeError, library
+from .page_reads import DecodeRuns, PageReads
 from .quantized_product import QuantizedKernel
 
 BETWEEN = "between_products.cpp"
@@ -77,3 +82,71 @@ class LayersKernel(Kernel):
             raise NativeError(problem)
         step = np.zeros(32, np.int64)  # of no layers
         self.check(self.compute_of("bfloat16")(step.ctypes.data, 0.0, 0.0, True, 1))
+
+
+class LayersStep(ABC):
+    """The layers of a model: those of a step of decodes in one call, and those of other steps one by one.
+
+    Args:
+        layers: of the model.
+        kernel: of the solution in use.
+        eps: of all norms.
+        sizes: of a row, the number of heads and of heads of keys, the size of a head, and of a row in the MLP.
+        fields: of each layer, see `layer_fields`.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Any],
+        kernel: LayersKernel,
+        eps: float,
+        sizes: tuple[int, ...],
+        fields: Iterable[Sequence[int]],
+    ):
+        self.layers, self.kernel, self.eps, self.sizes = list(layers), kernel, eps, sizes
+        self.scale = sizes[3] ** -0.5
+        self._layers = array("q", [field for layer in fields for field in layer])
+
+    def __call__(self, x: Array, step: Any, pools: Sequence[Any]) -> Array:
+        """See `Qwen3ModelWeek3.through_layers`."""
+        masks, rows = (step.mask, step.window_mask or step.mask), x.shape[1]
+        if all(isinstance(mask, PageReads) and mask.has_decodes_alone(rows) for mask in masks):
+            return self._compute(x, step, [mask.decodes for mask in masks], pools)
+        for layer, pool in zip(self.layers, pools, strict=True):
+            x = layer(x, step, pool)
+        return x
+
+    @abstractmethod
+    def _compute(self, x: Array, step: Any, decodes: list[DecodeRuns], pools: Sequence[Any]) -> Array:
+        """Writes the keys and values of the step to the pools; returns the residual stream after the layers."""
+
+    def _run(
+        self,
+        x: NativeArray,
+        tables: Sequence[int],
+        stride: int,
+        pools: Iterable[Sequence[int]],
+        kept: str,
+        decodes: Sequence[DecodeRuns],
+        threads: int,
+    ) -> None:
+        """Computes the layers: the residual stream x (1, R, E) is read, and written.
+
+        Args:
+            tables: addresses of cosines, sines and slots.
+            stride: numbers of a row of cosines.
+            pools: addresses of the keys, values and scales of each layer, see `Pool` in C++.
+            kept: type of the keys.
+            decodes: of layers without and with a window.
+        """
+        pages = array("q", [address for pool in pools for address in (*pool, 0, 0)[:4]])
+        runs = [part.address for reads in decodes for part in reads.arrays]
+        places = _address(self._layers), _address(pages)
+        sizes = len(self.layers), x.shape[1], *self.sizes, stride
+        fields = array("q", [x.address, *tables, *places, *runs, *sizes])
+        compute = self.kernel.compute_of(kept)
+        self.kernel.check(compute(_address(fields), self.eps, self.scale, x.dtype == "bfloat16", threads))
+
+
+def _address(fields: array) -> int:
+    return fields.buffer_info()[0]

@@ -1,20 +1,16 @@
 """The kernels of Day 4.1 with torch's arrays on a CPU."""
 
 import sys
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from typing import Any
 
 import torch
 
-from tiny_llm_common.layer_weights import ModelShape
-from tiny_llm_common.packed_model import PastReads
-
-from ..native.attention import DecodeKernel, KeptArray, fits
+from ..native.attention import KeptArray
 from ..native.kernel import LINE, NativeArray, ProductKernel, pack
+from ..native.page_reads import DecodeRuns
 from .quantized_pages import QuantizedPages
 
 TYPES = torch.bfloat16, torch.float32, torch.int64, torch.int8, torch.uint8
@@ -141,70 +137,6 @@ if not hasattr(torch.ops.tiny_llm, "native_linear"):
 _LINEAR = torch.ops.tiny_llm.native_linear.default
 
 
-@dataclass(frozen=True)
-class DecodeRuns:
-    """What R requests of one row read: runs of neighbouring slots, in the order of their texts.
-
-    Args:
-        rows: (R,) rows of the step.
-        starts, counts: (N,), of each run its first slot and how many.
-        runs: (R + 1,): row r reads the runs from `runs[r]` to `runs[r + 1] - 1`.
-        kernel: of the solution in use.
-    """
-
-    rows: torch.Tensor
-    starts: torch.Tensor
-    counts: torch.Tensor
-    runs: torch.Tensor
-    kernel: DecodeKernel
-
-    @cached_property
-    def _arrays(self) -> tuple[NativeArray, NativeArray, NativeArray]:
-        """Starts, counts and runs as the kernel sees them; all layers read the same."""
-        return native_array(self.starts), native_array(self.counts), native_array(self.runs)
-
-
-Runs = list[tuple[int, int]]
-
-
-def past_runs(past: PastReads | None, page_size: int) -> dict[int, Runs]:
-    """For each decode the runs of its past, first slot and count, by its row. A run is at most a page."""
-    if past is None:
-        return {}
-    runs: dict[int, Runs] = {group: [] for group in past.groups.tolist()}
-    blocks = past.blocks
-    listed = blocks.block_groups, blocks.block_list, blocks.block_starts, blocks.block_usage
-    for group, block, start, end in zip(*(part.tolist() for part in listed), strict=True):
-        if group in runs and end > start:
-            runs[group].append((block * page_size + start, end - start))
-    # Rows and groups of padding, see `padding.py`, read nothing.
-    rows = zip(past.rows.tolist(), past.groups.tolist(), strict=True)
-    return {row: runs[group] for row, group in rows if group >= 0 and runs[group]}
-
-
-def decode_runs(texts: dict[int, Runs], slots: torch.Tensor, kernel: DecodeKernel) -> DecodeRuns | None:
-    """The runs of some decodes, each with its own row last; None when there are none.
-
-    Args:
-        texts: from `past_runs`.
-        slots: (T,) where the rows of the step are.
-        kernel: of the solution in use.
-    """
-    if not texts:
-        return None
-    rows = sorted(texts)
-    own = slots.tolist()
-    listed = [[*texts[row], (own[row], 1)] for row in rows]
-    starts, counts = zip(*(run for runs in listed for run in runs), strict=True)
-    ends = accumulate(map(len, listed), initial=0)
-    return DecodeRuns(_integers(rows), _integers(starts), _integers(counts), _integers(ends), kernel)
-
-
-def _integers(numbers: Iterable[int]) -> torch.Tensor:
-    """(N,), of a few numbers in a third of the time of `torch.tensor`."""
-    return torch.frombuffer(array("q", numbers), dtype=torch.int64)
-
-
 def attend_runs(
     query: torch.Tensor,
     key_pages: torch.Tensor | QuantizedPages,
@@ -230,14 +162,8 @@ def attend_runs(
         kept_array(key_pages),
         kept_array(value_pages),
         native_array(out),
-        *reads._arrays,
+        *reads.arrays,
         scale,
         torch.get_num_threads(),
     )
     return out
-
-
-def computes(kernel: DecodeKernel, config: ModelShape) -> bool:
-    """Whether a kernel runs on this machine, and computes the heads of a model."""
-    sizes = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    return fits(*sizes) and kernel.works

@@ -4,24 +4,22 @@ A layer by itself is nine calls, each with threads that begin and end. For one t
 as reading the weights.
 """
 
-from array import array
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import torch
 
 from ..native.kernel import NativeArray
-from ..native.layers import LayersKernel, layer_fields, plain_matrix
+from ..native.layers import LayersKernel, LayersStep, layer_fields, plain_matrix
+from ..native.page_reads import DecodeRuns
 from ..windows import WindowedLayer, inner_layer
 from .large_pages import in_large_pages
-from .native import NAMES, DecodeRuns, NativeMatrix
+from .native import NAMES, NativeMatrix, native_array
 from .native_layer import Biased, NativeLayer, NativeMLP, NativeNorm
-from .page_attention import PageReads
 
 
-class NativeStep:
-    """The layers of a model: those of a step of decodes in one call, and those of other steps one by one.
+class NativeStep(LayersStep):
+    """A `LayersStep` of torch's arrays.
 
     Args:
         layers: of the model, each a `NativeLayer` with a `NativeMLP`, or one with a window.
@@ -29,36 +27,18 @@ class NativeStep:
     """
 
     def __init__(self, layers: Sequence[Any], kernel: LayersKernel):
-        self.layers, self.kernel = list(layers), kernel
         first = inner_layer(layers[0])
-        self.eps, self.scale, self.sizes = first.eps, first.head_dim**-0.5, _sizes(first)
-        self._layers = array("q", [field for layer in layers for field in _fields(layer)])
-        self._pools: Sequence[Any] = ()
-
-    def __call__(self, x: torch.Tensor, step: Any, pools: Sequence[Any]) -> torch.Tensor:
-        """See `Qwen3ModelWeek3.through_layers`."""
-        masks = [step.mask, step.window_mask or step.mask]
-        if all(_has_decodes_alone(mask, x.shape[1]) for mask in masks):
-            return self._compute(x.contiguous(), step, [mask.decodes for mask in masks], pools)
-        for layer, pool in zip(self.layers, pools, strict=True):
-            x = layer(x, step, pool)
-        return x
+        super().__init__(layers, kernel, first.eps, _sizes(first), map(_fields, layers))
 
     def _compute(
-        self, x: torch.Tensor, step: Any, decodes: Sequence[DecodeRuns], pools: Sequence[Any]
+        self, x: torch.Tensor, step: Any, decodes: list[DecodeRuns], pools: Sequence[Any]
     ) -> torch.Tensor:
-        """Writes the keys and values of the step to the pools, and the residual stream after the layers to x."""
+        x = x.contiguous()
         cosines, sines = (part.contiguous() for part in step.rows)
-        if pools is not self._pools:  # an engine has one list of them
-            self._pools, self._pages = pools, array("q", chain(*map(_pool_fields, pools)))
-        runs = [part.data_ptr() for reads in decodes for part in (reads.starts, reads.counts, reads.runs)]
-        arrays = (part.data_ptr() for part in (x, cosines, sines, step.slots))
-        places = _address(self._layers), _address(self._pages)
-        sizes = len(self.layers), x.shape[1], *self.sizes, cosines.shape[-1]
-        fields = array("q", [*arrays, *places, *runs, *sizes])
-        is_bf16, threads = x.dtype == torch.bfloat16, torch.get_num_threads()
-        compute = self.kernel.compute_of(NAMES[pools[0].keys.dtype])
-        self.kernel.check(compute(_address(fields), self.eps, self.scale, is_bf16, threads))
+        tables = [part.data_ptr() for part in (cosines, sines, step.slots)]
+        addresses = (pool._addresses for pool in pools)
+        kept, threads = NAMES[pools[0].keys.dtype], torch.get_num_threads()
+        self._run(native_array(x), tables, cosines.shape[-1], addresses, kept, decodes, threads)
         return x
 
 
@@ -80,23 +60,6 @@ def _is_native(layer: Any, dtype: str) -> bool:
     plain = [matrix for matrix in matrices if isinstance(matrix, NativeMatrix)]
     norms = filter(None, _norms(layer))
     return {*(NAMES[matrix.dtype] for matrix in plain), *(norm.dtype for norm in norms)} == {dtype}
-
-
-def _address(fields: array) -> int:
-    return fields.buffer_info()[0]
-
-
-def _pool_fields(pool: Any) -> list[int]:
-    """A `Pool`."""
-    addresses = [part.data_ptr() for part in pool.arrays]
-    return [*addresses, 0, 0][:4]  # numbers that are not int8 have no scales
-
-
-def _has_decodes_alone(reads: Any, rows: int) -> bool:
-    """Whether each row is a request that reads its past and itself by the kernel of decodes."""
-    if not isinstance(reads, PageReads) or reads.chunks or reads.decodes is None:
-        return False
-    return len(reads.decodes.rows) == rows
 
 
 def _sizes(layer: NativeLayer) -> tuple[int, ...]:

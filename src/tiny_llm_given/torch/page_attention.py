@@ -8,8 +8,9 @@ import torch
 from tiny_llm_common.packed_model import PackedInputs
 
 from ..native.attention import DecodeKernel, attend_prompt
+from ..native.page_reads import PageReads, decode_runs, past_runs
 from .cpu_attention import ChunkReads, attend_chunk, chunk_reads, own_mask, past_slots, rows_of_requests
-from .native import DecodeRuns, attend_runs, decode_runs, kept_array, native_array, past_runs
+from .native import attend_runs, kept_array, native_array
 
 
 @dataclass(frozen=True)
@@ -25,19 +26,6 @@ class ChunkText:
     rows: slice
     slots: torch.Tensor
     window: int | None
-
-
-@dataclass(frozen=True)
-class PageReads:
-    """What all rows of a step read; made once, and shared by all layers.
-
-    Args:
-        chunks: of requests of several rows, and of those without a past; a `ChunkReads` is for torch's kernel.
-        decodes: of all other requests; None when there are none.
-    """
-
-    chunks: list[ChunkText | ChunkReads]
-    decodes: DecodeRuns | None
 
 
 def page_reads(
@@ -107,7 +95,7 @@ def attend_in_pages(
         else:
             heads[chunk.rows] = attend_chunk(query, key, value, *pages, chunk, factor)
     if reads.decodes is not None:
-        rows = reads.decodes.rows
+        rows = torch.frombuffer(reads.decodes.rows, dtype=torch.int64)
         heads.index_copy_(0, rows, attend_runs(query.index_select(0, rows), *pages, reads.decodes, factor))
     return heads
 

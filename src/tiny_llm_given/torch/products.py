@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..layers import DenseLinear, Linear, with_bias
+from ..native.page_reads import computes
 from ..product_ways import (
     NATIVE,
     PACKED,
@@ -26,7 +27,7 @@ from ..product_ways import (
 from ..windows import changed_layer, inner_layer
 from .cpu_attention import step_reads
 from .cpu_products import PackedLinear, PlainLinear, by_tiles, by_vector
-from .native import NativeMatrix, computes
+from .native import NativeMatrix
 from .native_layer import NativeLayer, can_be_native, has_kernel
 from .native_quantized import NativeQuantizedMatrix
 from .native_step import use_native_step
