@@ -1,6 +1,7 @@
 """All layers of a step of decodes in one call: the same numbers as layer by layer, and when there is no such call."""
 
 from functools import partial
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from support.packed import PackedServing
 from tests_refsol.engine import native_cases
 from tests_refsol.engine.native_cases import FAMILIES, HEADS, KINDS, decoded
-from tiny_llm_given.torch import native_step, products
+from tiny_llm_given.torch import large_pages, native_step, products
 from tiny_llm_kit.engine.port import Port
 
 pytestmark = [pytest.mark.tool("c++"), pytest.mark.port("torch")]
@@ -128,3 +129,34 @@ def test_the_last_norm_is_a_kernel_and_small_matrices_are_in_one_array(port, nat
     parts = [part for matrix in matrices for part in (matrix.lines, matrix.constants)]
     assert len({part.untyped_storage().data_ptr() for part in parts}) == 1
     assert all(part.data_ptr() % 64 == 0 for part in parts)
+
+
+def test_matrices_are_moved_one_by_one(port):
+    """So that memory never holds two copies of them."""
+    of = port.given.native_matrix
+    weights = [Watched((of(torch.ones(16, 32)), None) for _ in range(3)) for _ in range(2)]
+    watched = [ref(matrix.lines) for each in weights for matrix, _ in each]
+    for each in weights:
+        each.watched = watched
+    large_pages.in_large_pages(weights)
+    assert [alive for each in weights for alive in each.alive] == [
+        6,
+        5,
+        4,
+        3,
+        2,
+        1,
+    ]  # with the one that is moved
+    assert not any(array() is not None for array in watched)
+
+
+class Watched(list):
+    """Weights that note how many of the watched arrays are alive, at each replacement."""
+
+    def __init__(self, weights):
+        super().__init__(weights)
+        self.alive = []
+
+    def __setitem__(self, index, value):
+        super().__setitem__(index, value)
+        self.alive.append(sum(array() is not None for array in self.watched))

@@ -15,26 +15,26 @@ PARTS = "lines", "constants"  # of a packed matrix
 
 
 def in_large_pages(weights: Iterable[list[tuple[Any, Any]]]) -> None:
-    """Moves what is smaller than a large page into an array of its own.
+    """Moves what is smaller than a large page into an array of its own, one matrix after the other.
+
+    What has moved is free then, and the array's memory is taken as it is written: there is never a second copy.
 
     Args:
         weights: lists of packed matrices with their biases; a matrix that moves is replaced in its list.
     """
     lists = list(weights)
-    small = [part for each in lists for matrix, _ in each for part in _small_parts(matrix).values()]
-    room = torch.empty(sum(map(_room_for, small)), dtype=torch.uint8)
-    used = 0
-
-    def moved(array: torch.Tensor) -> torch.Tensor:
-        nonlocal used
-        place = room[used : used + array.nbytes].view(array.dtype).view(array.shape)
-        used += _room_for(array)
-        return place.copy_(array)
-
+    sizes = [
+        _room_for(part) for each in lists for matrix, _ in each for part in _small_parts(matrix).values()
+    ]
+    places = iter(torch.empty(sum(sizes), dtype=torch.uint8).split(sizes))
     for each in lists:
         for index, (matrix, bias) in enumerate(each):
-            parts = {name: moved(part) for name, part in _small_parts(matrix).items()}
+            parts = {name: _copied(part, next(places)) for name, part in _small_parts(matrix).items()}
             each[index] = replace(matrix, **parts), bias
+
+
+def _copied(array: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    return place[: array.nbytes].view(array.dtype).view(array.shape).copy_(array)
 
 
 def _small_parts(matrix: Any) -> dict[str, torch.Tensor]:
