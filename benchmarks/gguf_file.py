@@ -21,7 +21,7 @@ def write_gguf(checkpoint: RandomCheckpoint, file: Path) -> None:
         checkpoint: whose weights are all drawn already.
 
     Raises:
-        ValueError: it is no Qwen3.
+        ValueError: the model is not a Qwen3.
     """
     config = checkpoint.config
     if config.architecture != "Qwen3ForCausalLM":

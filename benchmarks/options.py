@@ -71,7 +71,7 @@ def bench_parser(
 
 
 def plan_of(plan: type[Plan], options: argparse.Namespace, **others: Any) -> Plan:
-    """The plan that was asked for; `others` are fields that are no options, or not as they were typed."""
+    """The plan that was asked for; `others` are fields that are not options, or not as they were typed."""
     typed = {each.name: getattr(options, each.name) for each in fields(plan) if hasattr(options, each.name)}
     values = typed | others
     return plan(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})

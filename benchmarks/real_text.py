@@ -83,13 +83,13 @@ def document(tokenizer: "Tokenizer", text: str, size: Any, question: str, kind: 
 
 
 def book_parts(length: int) -> Iterator[str]:
-    """Parts of the book of so many characters; they run over the ends of its pages, which may be shorter."""
+    """Parts of the book of `length` characters; they cross the ends of its pages, which may be shorter."""
     text = "".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "book/src").glob("week*.md")))
     return (text[start : start + length] for start in range(0, len(text) - length, length))
 
 
 def documents(size: Any, tokenizer: "Tokenizer") -> Iterator[RequestSpec]:
-    """Questions that are answered throughout; documents arrive among them, each with a short question behind it."""
+    """Questions that are answered throughout; documents arrive among them, each followed by a short question."""
     pages = list(islice(book_parts(5 * size.input_len), size.num_prompts))
     for text in QUESTIONS[:STREAMS]:
         yield spec(tokenizer, text, EVERY * (len(pages) + 1), RUNNING)

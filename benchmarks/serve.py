@@ -126,7 +126,7 @@ def measure(plan: ServingPlan, place: Place, report: RunProgress) -> dict[str, A
     texts, targets = Texts(load_tokenizer(plan.tokenizer)), goodput_of(plan.goodput)
     with ExitStack() as stack:
         bench = Bench(plan, texts, targets, clients(plan, place, stack), report)
-        if plan.base_url:  # our options say nothing of it
+        if plan.base_url:  # our options do not describe that server
             found |= {"model": bench.cast["server"].model, "dtype": None}
         bench.warm_up()
         runs = bench.runs()

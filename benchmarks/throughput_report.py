@@ -100,7 +100,7 @@ def has_drafts(result: Mapping[str, Any]) -> bool:
 
 
 def drafts(result: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each engine with drafts: what became of those of its last run. Then one on the latencies."""
+    """A line for each engine with drafts: how many of its last run were right. Then a line on the latencies."""
     for name, runs in result["runs"].items():
         run = runs[-1]
         if run.get("draft_tokens"):

@@ -96,7 +96,7 @@ def shared_model(checkpoint: RandomCheckpoint) -> Qwen3ForCausalLM:
     if unexpected or [name for name in missing if name != "lm_head.weight"]:
         raise ValueError(f"the weights of transformers have other names: {missing}, {unexpected}")
     model.tie_weights()
-    # RoPE's frequencies are no weights: made on the meta device, they have no numbers yet.
+    # RoPE's frequencies are not weights: made on the meta device, they have no numbers yet.
     model.model.rotary_emb = type(model.model.rotary_emb)(theirs).to(checkpoint.device)
     return model.eval()
 

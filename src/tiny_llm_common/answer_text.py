@@ -54,7 +54,7 @@ class StopStrings:
     Args:
         stop: the strings; without any, all text is passed on at once.
         include: whether the string that ends the text is passed on too.
-        min_pieces: so many pieces are passed on before a string is looked for; it may begin in them.
+        min_pieces: number of pieces passed on before the search begins; a stop string may begin in them.
 
     Attributes:
         found: the string that has ended the text; None before.
@@ -101,7 +101,7 @@ class StopStrings:
 
 
 class AnswerText:
-    """Joins tokens to text: whole characters only, and nothing of a stop string.
+    """Joins tokens to text: whole characters only, and no part of a stop string.
 
     Args:
         tokenizer: `detokenizer()` as on Day 1.6.
@@ -109,7 +109,7 @@ class AnswerText:
         params: with `include_stop_str_in_output`, `skip_special_tokens` and `min_tokens`; None for their defaults.
 
     Raises:
-        TypeError: a stop string is no text.
+        TypeError: a stop string is not a text.
         ValueError: a stop string is empty.
     """
 

@@ -11,7 +11,7 @@ from .scheduled import Scheduled, SequenceState, Text
 class Drafted(Scheduled[Text]):
     """A decode and the drafts after it.
 
-    `size` and `stop` count known tokens alone, so the entry stays a decode for whoever does not ask for its drafts.
+    `size` and `stop` count known tokens alone, so code that ignores drafts sees a plain decode.
 
     Args:
         sequence, start, size: see `Scheduled`; the size is 1.

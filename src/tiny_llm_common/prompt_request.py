@@ -1,4 +1,4 @@
-"""What a `Request` of Week 2 is made of, as far as it is no lesson of Day 2.6. Given."""
+"""The parts of a `Request` of Week 2 that Day 2.6 does not teach. Given."""
 
 from abc import ABC
 from collections.abc import Sequence

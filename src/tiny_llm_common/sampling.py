@@ -182,7 +182,7 @@ def _biases(given: object) -> dict[int, float]:
     """Biases by token id.
 
     Raises:
-        ValueError: an id or a bias is out of range, or is no number.
+        ValueError: an id or a bias is out of range, or is not a number.
     """
     pairs = given.items() if isinstance(given, Mapping) else [(None, None)]
     biases = {plain_number(token): plain_number(bias) for token, bias in pairs}
@@ -195,7 +195,7 @@ def _stop_ids(given: object) -> tuple[int, ...]:
     """Ids of stop tokens.
 
     Raises:
-        ValueError: one is no token id.
+        ValueError: an entry is not a token id.
     """
     ids: list[Any] = plain_ids(given) if isinstance(given, Iterable) else [None]
     if not all(map(_is_id, ids)):
@@ -226,7 +226,7 @@ def plain_number(value: Any) -> Any:
 
 
 def plain_ids(prompt: Any) -> list[Any]:
-    """A prompt as a list. What is no token id stays in it, for `prompt_error`.
+    """A prompt as a list. Invalid token ids stay in it, for `prompt_error`.
 
     Args:
         prompt: token ids, in a list or an array.

@@ -1,4 +1,4 @@
-"""What a scheduler plans: a `Sequence`, as far as it is no lesson of Day 3.3, and the entries of a plan. Given."""
+"""What a scheduler plans: the parts of a `Sequence` that Day 3.3 does not teach, and the entries of a plan. Given."""
 
 from abc import ABC, abstractmethod
 from collections import abc

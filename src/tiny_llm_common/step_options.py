@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # of Day 2.7
 
 @dataclass(frozen=True)
 class Limits:
-    """How large a step may be, and of what it is made.
+    """How large a step may be, and what it consists of.
 
     Args:
         max_num_batched_tokens: the budget, in tokens per step.

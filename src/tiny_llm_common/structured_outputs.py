@@ -54,7 +54,7 @@ def _texts(choice: Any) -> tuple[str, ...]:
     """The texts to choose from.
 
     Raises:
-        ValueError: there are none, or one is something else.
+        ValueError: the list is empty, or an entry is not a text.
     """
     texts = tuple(choice) if isinstance(choice, Sequence) and not isinstance(choice, str) else ()
     if not texts or not all(isinstance(text, str) and text for text in texts):

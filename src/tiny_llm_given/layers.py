@@ -8,7 +8,7 @@ Array = Any  # of the port's library
 
 
 class Linear(Protocol):
-    """A matrix (O, I), with its bias if it has one: x (..., I) to (..., O), in x's type."""
+    """A matrix (O, I), perhaps with a bias: x (..., I) to (..., O), in x's type."""
 
     @property
     def shape(self) -> tuple[int, int]: ...

@@ -54,7 +54,7 @@ class QuantizedMatrix(ABC):
         """One matrix with the outputs of several, one after the other.
 
         Raises:
-            ValueError: they differ in columns, groups, bits or types, or one has a number of outputs that is no
+            ValueError: they differ in columns, groups, bits or types, or a number of outputs is not a
                 multiple of 16.
         """
         first = matrices[0]

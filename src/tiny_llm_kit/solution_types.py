@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     class ServingPackage:
         """The names of `<solution>.serving` that the kit uses.
 
-        A module is no type, and types.ModuleType has any name. So a class holds the names.
+        A module is not a type, and types.ModuleType has any name. So a class holds the names.
         """
 
         from tiny_llm_ref.serving import (

@@ -1,6 +1,6 @@
 """Which torch a machine should have. Decides from facts; looks at nothing itself and changes nothing.
 
-torch is no dependency in the lock file: its build depends on the machine, and a vendor's must never be replaced.
+torch is not in the lock file: its build depends on the machine, and a vendor's must never be replaced.
 `course/doctor/setup_torch.py` gathers the facts and carries the decision out; `doctor` prints its lines.
 """
 
@@ -92,7 +92,7 @@ def _reason_to_keep(facts: Facts) -> str | None:
 
 
 def _reason_to_refuse(facts: Facts) -> str | None:
-    """Why no torch from an index is installed here: it would be wrong, or there is none."""
+    """Why no torch from an index is installed here: the build would be wrong, or does not exist."""
     if facts.habana:
         return "habana-torch-plugin is here without its torch: install the torch of the same Gaudi release"
     if facts.gaudi:

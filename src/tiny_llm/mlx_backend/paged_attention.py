@@ -119,7 +119,7 @@ def past_mask(
         position and inside the window; -inf elsewhere.
     """
     # TASK 3.2.5: positions of all slots, then three or four comparisons, joined by &.
-    # Compare integers as integers: 257 is no bf16.
+    # Compare integers as integers: 257 is not a bf16 number.
     raise NotImplementedError("week 3 day 2 task 5: past_mask")
 
 

@@ -239,7 +239,7 @@ def quantized_linear(x: torch.Tensor, w: QuantizedWeights, bias: torch.Tensor | 
 
 
 def in_tiles(x: torch.Tensor, w: QuantizedWeights) -> bool:
-    """Whether x has so many rows that dequantising W tile by tile is faster on a CPU. Given."""
+    """Whether x has enough rows that dequantising W tile by tile is faster on a CPU. Given."""
     rows = x.numel() // x.shape[-1]
     return w.weight is not None and rows >= MANY_ROWS and x.device.type == "cpu"
 

@@ -89,7 +89,7 @@ class VocabParallelEmbedding:
         """
         ids = ids.to(self.weight.device)
         # TASK 3.7.4: this rank's rows where it has them, zeros elsewhere, and the sum over the ranks.
-        # An id of another rank is no index here: below 0 it would count from the end of the table.
+        # An id of another rank is not an index here: below 0 it would count from the end of the table.
         # No `if` on ids: their values are on the device, and reading them would wait for it.
         raise NotImplementedError("week 3 day 7 task 4: VocabParallelEmbedding.__call__")
 

@@ -69,7 +69,7 @@ class NativeMatrix:
         """One matrix with the outputs of several, one after the other.
 
         Raises:
-            ValueError: they differ in columns or type, or one has a number of outputs that is no multiple of 16.
+            ValueError: they differ in columns or type, or a number of outputs is not a multiple of 16.
         """
         first = matrices[0]
         for each in matrices:

@@ -57,7 +57,7 @@ def of_buffer(buffer: Any, dtype: str) -> NativeArray:
     memory = memoryview(buffer)
     if not memory.c_contiguous:
         raise ValueError("an array for a kernel must be contiguous")
-    # Of no numbers there is no address. NumPy takes no buffer of bf16, and ctypes does not look at the type.
+    # An empty array has no address. NumPy takes no buffer of bf16, and ctypes does not look at the type.
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) if memory.nbytes else 0
     return NativeArray(address, memory.shape or (), dtype, buffer)
 

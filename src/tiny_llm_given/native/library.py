@@ -57,7 +57,7 @@ def compiler() -> str:
     """The command that compiles: CXX, which may have several words, or the first of the usual ones.
 
     Raises:
-        NativeError: there is none, or TINY_LLM_NATIVE is 0.
+        NativeError: no compiler was found, or TINY_LLM_NATIVE is 0.
     """
     if os.environ.get(SWITCH) == "0":
         raise NativeError(f"{SWITCH} is 0")

@@ -1,4 +1,4 @@
-"""Given parts of a serving engine: its loop, admission, the policies that are no lesson, drafts and a router's numbers.
+"""Given parts of a serving engine: its loop, admission, policies that no day teaches, drafts and a router's numbers.
 
 They work on the solution's requests, blocks and functions, which they get as arguments.
 """

@@ -1,4 +1,4 @@
-"""What a step with drafts has brought: which draws count, and what becomes of right and of wrong drafts."""
+"""The results of a step with drafts: which draws count, and what happens to right and wrong drafts."""
 
 from collections.abc import Callable, Sequence
 from itertools import islice

@@ -127,7 +127,7 @@ class LoopState:
         return min(60, max(1, math.ceil((self._ends[-1] - self._ends[0]) / (len(self._ends) - 1))))
 
     async def _work_comes(self) -> bool:
-        """Waits until a request is open. False when none is, and none will come."""
+        """Waits until a request is open. False when none is open, and none will come."""
         while not self._open:
             if self.state == "stopping":
                 return False

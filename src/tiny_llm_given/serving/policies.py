@@ -1,4 +1,4 @@
-"""The policies of the literature that are no task: each plans the steps of a scheduler that it is handed.
+"""The policies of the literature that are not tasks: each plans the steps of a scheduler that it is handed.
 
 `policies/__init__.py` of a solution puts them on its scheduler.
 """

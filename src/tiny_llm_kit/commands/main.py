@@ -38,7 +38,7 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
     """Load the model, ready to answer.
 
     Raises:
-        ValueError: an option is out of range, there is no such device, or the model's files are unusable.
+        ValueError: an option is out of range, the device is absent, or the model's files are unusable.
     """
     from ..engine.loading import ENGINES, Loading, load_network
     from ..engine.port import Port

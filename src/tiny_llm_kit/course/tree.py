@@ -22,7 +22,7 @@ def parts_of(ports: Iterable[str]) -> list[str]:
 
 
 def source_files(folder: Path) -> list[Path]:
-    """The files below a folder whose language the course knows; none if there is no folder."""
+    """The files below a folder whose language the course knows; empty without the folder."""
     return sorted(file for file in folder.rglob("*.*") if file.suffix in LANGUAGES)
 
 
@@ -74,7 +74,7 @@ def write(path: Path, text: str) -> None:
 
 
 def keep(files: list[Path]) -> Path | None:
-    """Copy the existing files into a fresh backup folder, and return it; None if there are none."""
+    """Copy the existing files into a fresh backup folder, and return it; None if no file exists."""
     files = [file for file in files if file.exists()]
     if not files:
         return None

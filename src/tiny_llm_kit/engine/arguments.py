@@ -69,7 +69,7 @@ def positive_number(text: str) -> float:
     """A number above 0, and finite.
 
     Raises:
-        argparse.ArgumentTypeError: it is no such number.
+        argparse.ArgumentTypeError: the text is not such a number.
     """
     try:
         number = float(text)
@@ -113,7 +113,7 @@ def add_week3_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_engine_arguments(options: argparse.Namespace) -> None:
-    """Raise ValueError if an engine that does not have these options is asked for."""
+    """Raise ValueError if the chosen engine does not have these options."""
     if options.enforce_eager is not None and options.loader != "week3":
         raise ValueError("--enforce-eager is an option of Week 3's engine: add --loader week3")
     if options.activations is not None and options.loader != "week3":
@@ -193,7 +193,7 @@ def json_object(text: str) -> dict[str, Any]:
     """An object in JSON.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: the text is not a JSON object.
     """
     try:
         value = json.loads(text)
@@ -221,7 +221,7 @@ def whole_number(smallest: int, largest: int = 2**63 - 1) -> Callable[[str], int
     """The type of a whole number within these bounds; the integers of array libraries end at 2⁶³ - 1.
 
     Raises:
-        argparse.ArgumentTypeError: from the type, for a text that is no such number.
+        argparse.ArgumentTypeError: raised by the type for any other text.
     """
 
     def parse(text: str) -> int:

@@ -1,6 +1,6 @@
 """The functions that `backend_mlx` and `backend_torch` both have, as a type: nothing is imported when the code runs.
 
-A module is no type, so a class holds the names. Torch's signatures stand for both.
+A module is not a type, so a class holds the names. Torch's signatures stand for both.
 """
 
 from typing import TYPE_CHECKING

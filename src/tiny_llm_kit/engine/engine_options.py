@@ -212,7 +212,7 @@ def check_policy(names: ServingPackage, policy: str) -> None:
         names: the module `serving` of a solution.
 
     Raises:
-        ValueError: there is none; names them all.
+        ValueError: the name is unknown; the message lists the known ones.
     """
     policies = ["hybrid", "separate", *names.POLICIES]
     if policy not in policies:

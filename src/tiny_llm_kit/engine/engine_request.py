@@ -161,7 +161,7 @@ class RequestFactory:
                 sequence.fail(sequences[0].error)
 
     def _constrain(self, sequences: Sequence[Any], wanted: StructuredOutputsParams) -> None:
-        """Gives each answer a grammar, or ends it with the reason why there is none."""
+        """Gives each answer a grammar, or ends it with the reason why its grammar is unusable."""
         try:
             for sequence in sequences:
                 sequence.grammar = self.grammars.grammar(wanted)

@@ -81,7 +81,7 @@ def network_of(job: Job, port: Port, group: Group | None = None) -> tuple[Any, A
 
 
 def draft_network_of(job: Job, port: Port) -> Any:
-    """The draft model of `speculative_config`, as it is stored; None if there is none.
+    """The draft model of `speculative_config`, as it is stored; None without one.
 
     Raises:
         As `load_network`.

@@ -25,7 +25,7 @@ class Logprob:
 
     Args:
         logprob: natural logarithm.
-        decoded_token: its text, of a special token too; "�" where it is no whole character.
+        decoded_token: its text, also that of a special token; "�" if it isn't a whole character.
     """
 
     logprob: float

@@ -78,7 +78,7 @@ def place_of(error: BaseException) -> tuple[str, int]:
 
 
 def learners_line(error: BaseException) -> str | None:
-    """The last line of a learner's file that an error went through, and the error; None if there is none."""
+    """The last line of a learner's file that an error went through, and the error; None without such a line."""
     frames = _frames(error, SOURCES / "tiny_llm")
     if not frames:
         return None

@@ -60,7 +60,7 @@ def plain_call(call: object) -> Json:
     """A call of a tool for chat templates, which write its arguments themselves: an object instead of JSON.
 
     Raises:
-        ValueError: it is no call.
+        ValueError: it is not a call.
     """
     function = call.get("function") if isinstance(call, Mapping) else None
     if (
@@ -100,7 +100,7 @@ class ChatTemplateError(CheckpointError):
 class ChatTemplate:
     """The templates of a model, run in Jinja's sandbox, since they are programs that came with the weights.
 
-    They are compiled when they are needed: a broken one is no reason not to complete plain texts.
+    They are compiled when they are needed: a broken one must not prevent the completion of plain texts.
 
     Args:
         sources: the Jinja text by name: "default", and "tool_use", if there is one, for messages with tools.
@@ -153,7 +153,7 @@ class ChatTemplate:
 def read_chat_template(
     folder: Path, tokenizer_config: Json, special_tokens: Mapping[str, str]
 ) -> ChatTemplate | None:
-    """The folder's templates, from the first place that has any; None if there is none.
+    """The folder's templates, from the first place that has any; None without any.
 
     As in transformers, these are `chat_template.jinja` with the folder `additional_chat_templates`, then
     `tokenizer_config.json`; and `chat_template.json`, from which transformers' processors read.

@@ -66,7 +66,7 @@ class ModelConfig:
         max_position_embeddings: the model's context, with that of a scaled RoPE.
         sliding_window: window in tokens, the query's own included; None if no layer has one.
         layer_types: "full_attention" or "sliding_attention" for each layer; if empty, all are full.
-        mixture: the layers whose MLP is a mixture of experts; None if there are none.
+        mixture: the layers whose MLP is a mixture of experts; None without any.
         rope_scaling: the frequencies of a scaled RoPE; None for the plain one of `rope_theta`.
         dtype: the type in which the weights were saved; the caller chooses that in which they are loaded.
 

@@ -91,7 +91,7 @@ def _merges(fields: Json, tokens: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def _pieces(fields: Json, tokens: dict[str, int]) -> Tokenizer:
-    """SentencePiece; a character that is no token is written as its bytes."""
+    """SentencePiece; a character without a token is written as its bytes."""
     absent = [name for byte in range(256) if (name := f"<0x{byte:02X}>") not in tokens]
     require(GGML + "tokens", absent, not absent, "complete: these bytes are absent")
     has_prefix = flag(fields, "add_space_prefix", True)

@@ -133,7 +133,7 @@ def open_gguf(path: Path) -> GgufFile:
     """Read a file's header; the tensors stay in the file until they are used.
 
     Raises:
-        CheckpointError: it is no GGUF file, is cut off or contradicts itself, or a part of it is not there.
+        CheckpointError: it is not a GGUF file, is cut off or contradicts itself, or a part of it is not there.
     """
     try:
         status = path.stat()
@@ -199,7 +199,7 @@ def _read(path: Path) -> tuple[Json, dict[str, GgufTensor]]:
 
 
 def _check_beginning(path: Path) -> None:
-    """Reject what is no GGUF file at all, by its first eight bytes."""
+    """Reject anything but a GGUF file, by its first eight bytes."""
     try:
         with path.open("rb") as file:
             begin = file.read(8)

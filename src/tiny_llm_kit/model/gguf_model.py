@@ -26,7 +26,7 @@ class GgufModel:
         path: of the file, or of the first one.
 
     Raises:
-        CheckpointError: it is no GGUF file, or a broken one.
+        CheckpointError: it is not a GGUF file, or a broken one.
     """
 
     def __init__(self, path: Path):

@@ -201,15 +201,15 @@ class Tokenizer:
 
     @property
     def chat_template(self) -> str:
-        """The text of the chat template; empty if there is none."""
+        """The text of the chat template; empty without one."""
         return "" if self._chat_template is None else self._chat_template.source
 
     def token_id(self, text: str) -> int | None:
-        """The id of the token that is this text; None if there is none."""
+        """The id of the token with this text; None without one."""
         return self._bpe.token_to_id(text)
 
     def text_of(self, token_id: int) -> str:
-        """The text of one token, special tokens included; "�" where it is no whole character."""
+        """The text of one token, special tokens included; "�" if it is not a whole character."""
         return self.decode([token_id], skip_special_tokens=False)
 
     def _bytes_unless_special(self, token_id: int) -> bytes:

@@ -160,7 +160,7 @@ def add_probes(app: FastAPI, metrics: ServerMetrics) -> None:
     @app.post("/ping", responses={413: WRONG, 503: WRONG})
     @app.get("/health", responses={503: WRONG})
     async def health(request: Request) -> dict[str, str]:
-        """200 once the engine is ready, and until it is dead: whoever waits for 200 may send requests."""
+        """200 once the engine is ready, and until it is dead: clients that wait for 200 may send requests."""
         state = service_of(request).state
         if state in ("starting", "dead"):
             raise not_serving(state)

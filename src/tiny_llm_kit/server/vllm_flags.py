@@ -88,7 +88,7 @@ def words_of_file(known: Mapping[str, argparse.Action], file: str) -> list[str]:
     """The words that a YAML file of options stands for.
 
     Raises:
-        ValueError: it cannot be read, or is no mapping.
+        ValueError: it cannot be read, or is not a mapping.
     """
     import yaml  # of huggingface_hub
 

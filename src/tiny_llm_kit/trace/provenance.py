@@ -91,7 +91,7 @@ def result_argument(text: str) -> str:
     """The name of a sealed result, whose file can be written: an argument's type.
 
     Raises:
-        argparse.ArgumentTypeError: it is no name, or the file cannot be written.
+        argparse.ArgumentTypeError: it is not a name, or the file cannot be written.
     """
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", text):
         rule = "use letters, digits, and . _ - between them"

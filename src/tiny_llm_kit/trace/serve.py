@@ -71,7 +71,7 @@ class Serving:
     clock: Callable[[], float] = time.perf_counter  # seconds
 
     def adaptive_chunker(self) -> "ServingPackage.AdaptiveChunker":
-        """`AdaptiveChunker` over the chunk sizes of the model's device, or over its own if there are none."""
+        """`AdaptiveChunker` over the chunk sizes of the model's device, or over its default sizes."""
         sizes = getattr(self.model, "chunk_sizes", None)
         return self.names.AdaptiveChunker(**({} if sizes is None else {"sizes": sizes}))
 

@@ -74,7 +74,7 @@ class Trace:
     title: str  # how it was served
     lanes: Sequence[Lane]  # the requests, in the order of their numbers
     spans: Sequence[Span]  # what they did, in the order in which it ended
-    chunk: int  # tokens of a chunk, at most; `WHOLE` is no limit
+    chunk: int  # maximum tokens of a chunk; `WHOLE` means no limit
     prefill_step: int  # prompt tokens agreed between two decode steps; more is a stall
     # how many more chunks of that size were computed, or begun, while running requests waited
     stall_steps: int

@@ -37,7 +37,7 @@ OPTIONS: dict[str, Any] = {
     "block_size": BLOCK,
 }
 WARM_UP = 8  # requests
-FIGURES = {  # name -> what it is of a run, and how far the simulator may be off
+FIGURES = {  # name -> how to read it from a run, and how far the simulator may be off
     "TTFT p50": (lambda run: run.ttft(50), 0.15),
     "TTFT p99": (lambda run: run.ttft(99), 0.30),
     "TBT p50": (lambda run: run.tbt(50), 0.15),

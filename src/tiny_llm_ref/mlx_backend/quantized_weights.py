@@ -203,7 +203,7 @@ def quantized_linear(x: mx.array, w: QuantizedWeights, bias: mx.array | None = N
 
 
 def in_tiles(x: mx.array, w: QuantizedWeights) -> bool:
-    """Whether x has so many rows that dequantising W tile by tile is faster on a CPU. Given."""
+    """Whether x has enough rows that dequantising W tile by tile is faster on a CPU. Given."""
     rows = x.size // x.shape[-1]
     return w.weight is not None and rows >= MANY_ROWS and mx.default_device() == mx.Device(mx.cpu)
 

@@ -90,7 +90,7 @@ class VocabParallelEmbedding:
         """
         ids = ids.to(self.weight.device)
         # TASK 3.7.4: this rank's rows where it has them, zeros elsewhere, and the sum over the ranks.
-        # An id of another rank is no index here: below 0 it would count from the end of the table.
+        # An id of another rank is not an index here: below 0 it would count from the end of the table.
         # No `if` on ids: their values are on the device, and reading them would wait for it.
         local = ids - self.ids.start
         mine = (local >= 0) & (local < len(self.ids))

@@ -68,7 +68,7 @@ class Buckets(PaddedSteps):
         raise NotImplementedError("week 3 day 4 task 5: Buckets.is_step_with_chunks")
 
     def _fewest_pages(self, bucket: Bucket) -> tuple[int, int] | None:
-        """The fewest pages of both kinds that are padded to those of a bucket; None if there are none. Given."""
+        """The fewest pages of both kinds that are padded to those of a bucket; None if no step has it. Given."""
         assert self.chunk_pages is not None, "asked of buckets that pad pages alone"
         least = bucketize(bucket.rows, self.chunk_pages)  # each row counts as a page
         assert bucket.chunk_pages is not None and bucket.decode_pages is not None
@@ -89,7 +89,7 @@ class Buckets(PaddedSteps):
         # step with chunks 0 pages are a shape as well. No duplicates, and sorted by `size`.
         raise NotImplementedError("week 3 day 4 task 6: Buckets.warm_up_list")
 
-    # GIVEN: a limit that is no part of the lesson.
+    # GIVEN: a limit that the day does not teach.
     def _most_pages(self, requests: int) -> int:
         """Maximum number of pages that this many requests can read together."""
         pages = requests * self.pages_per_request

@@ -23,7 +23,7 @@ def pad_decode_reads(
     reads = reads or NOTHING
     # TASK 3.4.7: row i is group i. After the rows that read come other rows of the step, so that none is there twice:
     # each row's statistics are written back to its place, and of two writes to one place only one stays.
-    # The pages of padding belong to group `rows`, which is no request.
+    # The pages of padding belong to group `rows`, which no request has.
     raise NotImplementedError("week 3 day 4 task 7: pad_decode_reads")
 
 

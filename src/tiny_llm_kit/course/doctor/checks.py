@@ -143,7 +143,7 @@ def check_gaudi() -> Check:
 
 
 def repair_of(reason: str) -> str:
-    """The command that repairs what keeps the device from being used."""
+    """The command that makes the device usable."""
     if "no habana_frameworks" in reason:
         return GAUDI_FIX
     if "does not load" in reason:

@@ -67,7 +67,7 @@ def megabytes(count: int) -> str:
 
 @contextmanager
 def _temporary_folder(parent: Path) -> Iterator[Path]:
-    """A folder that goes away again, in one that has enough room."""
+    """A temporary folder, made in a folder with enough room."""
     parent.mkdir(parents=True, exist_ok=True)
     for old in parent.glob(f"{TEMPORARY}*"):
         with suppress(FileNotFoundError):  # another process has just removed it

@@ -43,7 +43,7 @@ class UnequalChunks:
         return next(self._next)
 
     def observe(self, chunk_size: int, seconds: float) -> None:
-        """Nothing is learnt."""
+        """Do nothing: this chunker does not learn."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ NAMES = {
 }
 # Whole lines of the table, and figures of a line.
 MEASURED = (rf"(?:{'|'.join(NAMES.values())})  .*", r"[\d.]+(?= (?:GB/s|%))")
-# By version: bytes and operations per second by rows, or one line that says why there are none.
+# By version: bytes and operations per second by rows, or one line that says why they are missing.
 T = TypeVar("T")
 Speeds = Json
 

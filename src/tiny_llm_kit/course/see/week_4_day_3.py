@@ -99,7 +99,7 @@ def show(b: Port, console: Console) -> None:
 
 
 def _coloured(run: DraftedRun, tokenizer: Tokenizer) -> Text:
-    """An answer. The last token of a step is a draw that was no draft."""
+    """An answer. The last token of a step is a draw, not a draft."""
     text, detokenizer = Text(), tokenizer.detokenizer()
     colours = cycle(COLOURS)
     for step in run.steps:

@@ -76,7 +76,7 @@ class CompiledGrammar:
 class Grammar:
     """The state of one answer in its grammar. It follows from the tokens alone, so preemption does not change it.
 
-    With drafts a step asks for several states: after the answer, and after each draft behind it.
+    With drafts a step asks for several states: after the answer, and after each of its drafts.
 
     Args:
         compiled: at the beginning of a text.
@@ -203,7 +203,7 @@ def text_of(wanted: StructuredOutputsParams) -> str:
 
 
 def checked(schema: str) -> str:
-    """The text of a schema without what is not checked; one that is no JSON is left to llguidance."""
+    """The text of a schema without what is not checked; invalid JSON is left to llguidance."""
     try:
         return json.dumps(without_remarks(json.loads(schema)))
     except (ValueError, RecursionError):

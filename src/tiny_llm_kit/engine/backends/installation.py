@@ -1,4 +1,4 @@
-"""Which backends this machine has, which one is meant, and how it gets one that is missing."""
+"""Which backends this machine has, which to use, and how to install a missing one."""
 
 import os
 import platform

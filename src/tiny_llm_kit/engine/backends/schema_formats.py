@@ -6,7 +6,7 @@ from typing import Any
 CHECKED = frozenset(  # by llguidance
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 )
-VALUES = ("enum", "const", "default", "examples")  # are no schemas
+VALUES = ("enum", "const", "default", "examples")  # are not schemas
 DEEPEST = 200  # levels: llguidance refuses one with more
 
 

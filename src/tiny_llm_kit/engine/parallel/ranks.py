@@ -168,7 +168,7 @@ class Ranks(OtherRanks):
         return f" by signal {-code}" if code < 0 else f" with exit code {code}"
 
     def _fail(self, line: str) -> None:
-        """Keeps the first failure, and ends all other ranks: they may wait for the one that is gone."""
+        """Keeps the first failure, and ends all other ranks: they may be waiting for the failed one."""
         with self._failing:
             if self._is_closing or self.failure is not None:
                 return

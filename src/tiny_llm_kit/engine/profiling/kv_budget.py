@@ -16,7 +16,7 @@ SCALE_BYTES = 2  # of a row in int8
 def kv_bytes_per_token(
     config: ModelShape, dtype: str, num_layers: int | None = None, kv_cache_dtype: str = "auto"
 ) -> int:
-    """Bytes of keys and values per token, in all layers or in so many; see `EngineOptions` for `kv_cache_dtype`."""
+    """Bytes of keys and values per token, of all layers or of `num_layers`; `kv_cache_dtype`: see `EngineOptions`."""
     rows = 2 * (num_layers or config.num_hidden_layers) * config.num_key_value_heads
     if kv_cache_dtype == "auto":
         return rows * config.head_dim * BYTES[dtype]

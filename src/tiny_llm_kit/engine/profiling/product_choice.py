@@ -29,7 +29,7 @@ ROUNDS = 3
 SHAPE = (3072, 1024)  # of each matrix
 # Bytes of weights of a measured pass, by rows: more than caches hold. Many rows wait for arithmetic, not for memory.
 BYTES = {1: 2**27, 4: 2**26, 16: 2**26, 128: 2**24}
-# The load for which a layout is chosen: so many products of 1 row, of 4, and so on; each kind takes a similar time.
+# The load for which a layout is chosen: how many products of 1 row, of 4, and so on. Each kind takes a similar time.
 MIX = {1: 16, 4: 8, 16: 4, 128: 1}
 
 Seconds = Mapping[str, Mapping[int, float]]  # by the name of a way and its rows, per byte of weights
@@ -148,9 +148,9 @@ def kept_seconds(
 
 
 def read_file(path: Path, machine: Mapping[str, Any], names: set[str]) -> Seconds | None:
-    """What was measured on this machine; None if there is no such file, it is broken or of another machine.
+    """What was measured on this machine; None if the file is absent, broken or from another machine.
 
-    None also if other programs had the cores then, and have not now.
+    Also None if other programs were using the cores then, and are not now.
     """
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))

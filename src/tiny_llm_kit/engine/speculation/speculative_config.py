@@ -70,7 +70,7 @@ class SpeculativeConfig:
         """The options of an object, such as a JSON text has them; without a method, a model makes it "draft_model".
 
         Raises:
-            ValueError: it is no object, has other names, or see above.
+            ValueError: it is not an object, has other names, or see above.
         """
         if not isinstance(given, Mapping):
             raise ValueError(f"speculative_config is {given!r}: give an object such as {{'method': 'ngram'}}")

@@ -77,7 +77,7 @@ def quantized_shards(name: str, shape: tuple[int, ...], config: ModelConfig, par
 
 
 def _scaled(shard: Shard, per_column: int) -> Shard:
-    """The shard of an array that has one column for so many of the matrix."""
+    """The shard of an array with one column for `per_column` columns of the matrix."""
     if shard.columns is None:
         return shard
     return replace(shard, columns=range(shard.columns.start // per_column, shard.columns.stop // per_column))

@@ -50,7 +50,7 @@ class CompletionFormat(AnswerFormat):
 
     Args:
         model, tokenizer, with_logprobs: see `AnswerFormat`.
-        skip_special_tokens: whether they are no part of the text.
+        skip_special_tokens: whether to leave them out of the text.
         echo: the prompts, if they come back before the answers.
     """
 
@@ -141,7 +141,7 @@ class TokenPlaces:
 
     Args:
         tokenizer: of the model.
-        skip_special_tokens: whether they are no part of the text.
+        skip_special_tokens: whether to leave them out of the text.
     """
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool):

@@ -20,7 +20,7 @@ HEADER = "X-Request-Id"
 LOG = logging.getLogger("tiny_llm.server")
 # Not sent to clients: an exception's text may name files of this machine.
 EXPECTED = "Input should be "
-# A name of a variant is none: "list[str]", "constrained-str", "TextPart". Nor are the types of JSON.
+# Matches no name of a variant ("list[str]", "constrained-str", "TextPart"), and no type of JSON.
 FIELD = re.compile(r"(?!(?:str|int|float|bool)$)[a-z][a-z0-9_]*")
 INTERNAL = "the server failed on this request; its log says why"
 
@@ -142,7 +142,7 @@ def of_validation(error: RequestValidationError) -> ApiError:
 def path_of(loc: Sequence[int | str]) -> tuple[int | str, ...]:
     """Fields and indexes of a place in a body, without the names of variants that pydantic has tried there.
 
-    Keys of a JSON object that the client has chosen are no fields, and not repeated.
+    Keys of a JSON object that the client has chosen are not fields, and not repeated.
     """
     inside = [part for part in loc if part not in ("body", "path", "query")]
     inside = inside[:1] if "logit_bias" in inside else inside

@@ -1,4 +1,4 @@
-"""JSON schemas whose values come to an end: a small model may write a string for as long as it is allowed to."""
+"""JSON schemas with bounded values: a small model may go on with a string until it is stopped."""
 
 import json
 from collections.abc import Mapping
@@ -102,7 +102,7 @@ class Limits:
 
 
 def with_digits(schema: Json, is_fraction: bool) -> Json:
-    """A number whose digits come to an end, in front of the point and behind it."""
+    """A number with a bounded count of digits before and after the point."""
     smallest = schema.get("minimum", -LARGEST)
     largest = max(LARGEST, smallest) if isinstance(smallest, int) else LARGEST
     step = {"multipleOf": SMALLEST_STEP} if is_fraction else {}

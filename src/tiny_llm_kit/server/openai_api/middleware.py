@@ -164,7 +164,7 @@ class Guard:
 
 
 def host_of(header: str) -> str:
-    """The name in a Host header, without the port and in lower case; empty if there is none."""
+    """The name in a Host header, without the port and in lower case; empty without the header."""
     try:
         return urlsplit(f"//{header}").hostname or ""
     except ValueError:

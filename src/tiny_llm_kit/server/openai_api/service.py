@@ -166,7 +166,7 @@ class EngineService:
         """Compile the grammar of a request before the request is made.
 
         Raises:
-            ApiError: 400, there is none.
+            ApiError: 400, the grammar is unusable.
         """
         try:
             return engine.compile_grammar(params)

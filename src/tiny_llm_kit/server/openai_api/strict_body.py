@@ -14,7 +14,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from ...model.files import Json
 
 Values = tuple[object, ...]
-ANYTHING: Values = (...,)  # of a field that changes no answer, whatever it is
+ANYTHING: Values = (...,)  # of a field that changes no answer, whatever its value
 
 
 def table(*rows: tuple[str, Values]) -> dict[str, Values]:

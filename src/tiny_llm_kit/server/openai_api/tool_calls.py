@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...model.files import Json
 
 ARGUMENTS = ("arguments", "parameters")  # the names that models give them
-BETWEEN = " \t\r\n[],;"  # may stand between two calls
+BETWEEN = " \t\r\n[],;"  # allowed between two calls
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class ToolFormat:
 
     Args:
         begin, end: the marks, `end` without one where nothing follows.
-        opens, closes: what stands between a mark and the objects, when a call is forced.
+        opens, closes: the text between a mark and the objects, when a call is forced.
         arguments: the key of the arguments, which the models were trained on.
         bare: whether an answer that begins with an object is a call too, without the mark.
         digits: of a call's id; without them it is OpenAI's "call_…".
@@ -49,7 +49,7 @@ def format_of(template: str, name: str | None = None) -> ToolFormat:
 
     Args:
         template: its chat template, which shows the mark that it was trained on.
-        name: of a format; None takes the one whose mark is in the template, and Hermes' if there is none.
+        name: of a format; None takes the one whose mark is in the template, and Hermes' without such a mark.
     """
     if name is not None:
         return FORMATS[name]
@@ -176,7 +176,7 @@ class CallScanner:
             return None
 
     def take_arguments(self) -> str:
-        """The text of the arguments since the last call; of arguments that are no object, when they are complete."""
+        """The text of the arguments since the last call; all at once, when complete, if they are not an object."""
         if self._is_sent or (self._arguments is None and not self.is_done):
             return ""
         start, end = self._arguments or (0, 0)
@@ -199,7 +199,7 @@ def as_object(text: str) -> str:
 
 
 class CallReader:
-    """Takes the calls out of the text of an answer while it comes. What is no call stays text.
+    """Takes the calls out of an answer's text as it streams. Everything else stays text.
 
     Args:
         form: of the model.
@@ -262,13 +262,13 @@ class CallReader:
         self._block, self._gap, self._has_call, self._may_be_bare = [mark], "", False, False
 
     def _end_block(self) -> str:
-        """Text of a block without any call; nothing of others."""
+        """The text of a block without any call; empty for other blocks."""
         text = "" if self._has_call or self._block is None else "".join(self._block)
         self._block = self._scanner = None
         return text
 
     def _read(self, character: str, calls: list[Json]) -> str:
-        """Read one character of a block; returns text if it was none."""
+        """Read one character of a block; returns the block's text if it turns out not to be one."""
         assert self._block is not None
         self._block.append(character)
         end = self._form.end

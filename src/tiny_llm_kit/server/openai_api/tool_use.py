@@ -76,8 +76,8 @@ class ToolUse:
         """What the answer has to follow; None for any text.
 
         Args:
-            room: tokens that it may have. If these are few, calls and their arguments come to an end within them; else
-                the end is left to the model.
+            room: tokens that it may have. If these are few, calls and their arguments are limited to them; otherwise
+                the model decides where they end.
         """
         if self.form is None or not self.forced:
             return None
@@ -91,7 +91,7 @@ class ToolUse:
         return forced_calls(self.form, schemas, most, tokenizer.token_id)
 
     def shows_special(self, tokenizer: Tokenizer) -> bool:
-        """Whether the mark of a call is a special token, which is no text unless it is asked for."""
+        """Whether the mark of a call is a special token, which the text contains only on request."""
         return self.form is not None and not tokenizer.decode(tokenizer.encode(self.form.begin, False))
 
     def reader_of(self, thinks: bool, begins_inside: bool, shows_thoughts: bool) -> NewReader | None:
@@ -113,7 +113,7 @@ class ToolUse:
         return made
 
     def finish_reason(self, reason: str | None, has_calls: bool) -> str | None:
-        """Why an answer has ended, as OpenAI's API has it: a function that the client named is no reason."""
+        """Why an answer has ended, as OpenAI's API has it: not "tool_calls" if the client named the function."""
         return "tool_calls" if reason == "stop" and has_calls and not self.is_named else reason
 
 

@@ -89,7 +89,7 @@ class HybridScheduler(StepLoop[Sequence]):
         return True
 
     def plan_prompts(self, plan: list[Scheduled]) -> None:
-        """Adds chunks: first of requests that run and are not ready to decode, then of those that are admitted now."""
+        """Adds chunks: first of running requests that are not ready to decode, then of newly admitted ones."""
         left = self.prompt_budget(plan)
         # TASK 3.3.5: one budget for all: what one chunk takes, the next cannot have. No empty chunk.
         # `admit` gives the next request that waits, or None. At most `max_num_seqs` requests run.

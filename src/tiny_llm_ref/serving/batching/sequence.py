@@ -49,7 +49,7 @@ class Sequence(SequenceState):
 
     @property
     def num_uncomputed(self) -> int:
-        """Tokens that are known and not computed: the work that is left. Tokens in flight (Day 3.7) are no work."""
+        """Tokens that are known and not computed: the work that is left. Tokens in flight (Day 3.7) do not count."""
         return len(self.known_tokens) - self.num_computed - self.num_in_flight
 
     @property
@@ -67,7 +67,7 @@ class Sequence(SequenceState):
         Args:
             token: its id. It is known now, and not computed: that is the work of a later step.
         """
-        # TASK 3.3.1: an end token ends it and is no part of it; then append; then stop strings; then the limit.
+        # TASK 3.3.1: an end token ends it and is not appended; then append; then stop strings; then the limit.
         # The order is that of Task 2.6.5. `num_computed` does not change here: `commit` changes it.
         # A request that has ended while its step ran takes no token.
         if self.is_done:

@@ -1,4 +1,4 @@
-"""Drafts in a step: how they are packed, which of them are right, what becomes of the others, and how many pay."""
+"""Drafts in a step: packing them, finding the right ones, undoing the others, and choosing how many pay."""
 
 from collections import abc
 from collections.abc import Callable
