@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from .moves import Move
 from .sampling import SamplingParams
 
 
@@ -130,6 +131,7 @@ class PackedBatch:
         prompt_rows: whose next token is in the prompt, and gets its log-probability.
         sources: (T,) which token of the batch submitted before it a row computes, by its place among that batch's
             draws; -1 where `token_ids` has it. Empty if all are known (Day 4.4).
+        moves: copies of blocks to be made before anything is computed (Day 4.5). Who makes one takes it out.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -143,6 +145,7 @@ class PackedBatch:
     requests: list[Any] = field(default_factory=list)
     prompt_rows: list[PromptRow] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
 
     @property
     def spans(self) -> list[tuple[int, int]]:

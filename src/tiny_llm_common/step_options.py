@@ -120,12 +120,14 @@ class Hooks:
             the same adapter; None lets any two.
         chunker: chooses how many tokens of prompts a step with decodes may have, from what such steps have cost.
         buckets: what the model pads its calls to; then the budget counts padded tokens. None when nothing is padded.
+        cold: blocks outside the pool, a `ColdParts`; None where there are none.
     """
 
     queue: WaitingLine[SequenceState] | None = None
     can_join: Callable[[SequenceState, SequenceState], bool] | None = None
     chunker: Chunker | None = None
     buckets: PadsSteps | None = None
+    cold: Any = None
 
     def check(self, limits: Limits) -> None:
         """Raises a ValueError that names the fix when a hook does not fit the limits."""

@@ -36,6 +36,7 @@ class Given:
         self.capture_step: Callable[..., Any] = graphs.capture_step
         self.fixed_sizes: Callable[..., Any] = graphs.fixed_sizes
         self.Meeting: Callable[..., Any] = processes.Meeting
+        self.host_pages: Callable[..., Any] = part("host_pages").HostPages
         self.join_launched: Callable[..., Any] = processes.join_launched
         self.launched: Callable[..., Any] = processes.launched
 

@@ -58,8 +58,11 @@ if TYPE_CHECKING:
             Bucket,
             ChunkedPrefillMetrics,
             ChunkedPrefillScheduler,
+            ColdBlocks,
             EngineLoop,
             HybridScheduler,
+            KeepingCache,
+            Level,
             LoadChunker,
             NotServing,
             PackedBatch,
@@ -80,6 +83,7 @@ if TYPE_CHECKING:
         )
 
         batch_generate = staticmethod(serving.batch_generate)
+        blocks_to_bring_back = staticmethod(serving.blocks_to_bring_back)
         check_tensor_parallel = staticmethod(serving.check_tensor_parallel)
         choose_k = staticmethod(serving.choose_k)
         even_part = staticmethod(serving.even_part)

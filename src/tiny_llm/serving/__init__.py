@@ -43,6 +43,8 @@ from .chunked_prefill.priority_scheduler import PriorityScheduler
 from .chunked_prefill.request import Request
 from .chunked_prefill.sweep import sweep_chunk_sizes
 from .chunked_prefill.turns import Turns
+from .cold_blocks.cold_blocks import ColdBlocks, KeepingCache, Level
+from .cold_blocks.swap_or_compute import blocks_to_bring_back
 from .loop.engine_loop import EngineLoop
 from .loop.request_stream import RequestStream
 from .parallel.expert_exchange import ExchangePlan, exchange_plan

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tiny_llm_common.request_life import WaitingLine
+from tiny_llm_common.step_options import Hooks
 
 from .step_loop import Admission, Blocks, Served
 
@@ -33,7 +34,7 @@ class Backfill(Admission[Served]):
     requests leave at the latest.
 
     Args:
-        allocator, queue, running, emit, can_join: see `Admission`.
+        allocator, queue, running, emit, hooks: see `Admission`.
         step_tokens: tokens of prompts in a step.
         may_begin: whether a request may begin now, besides room.
     """
@@ -47,9 +48,9 @@ class Backfill(Admission[Served]):
         *,
         step_tokens: int,
         may_begin: Callable[[Served], bool],
-        can_join: Callable[[Served, Served], bool] | None = None,
+        hooks: Hooks,
     ):
-        super().__init__(allocator, queue, running, emit, can_join=can_join)
+        super().__init__(allocator, queue, running, emit, hooks=hooks)
         self.aged = queue
         self.step_tokens, self.may_begin = step_tokens, may_begin
         self.blocked: Served | None = None  # the first one without room
@@ -77,12 +78,16 @@ class Backfill(Admission[Served]):
             left: tokens of the budget.
             before: only requests whose key is smaller.
         """
+        if (ready := self._take_ready(left)) is not None:
+            return ready
         if not self.is_full or is_alone or self.allocator.num_free > self._free:
             self._retry()
         while (sequence := self._take_next(before)) is not None:
             if self.may_begin(sequence) and self._may_pass(sequence):
                 if self._reserve(sequence, is_alone, left):
-                    return sequence
+                    if self._comes_later(sequence):
+                        continue
+                    return self._begun(sequence)
                 self._block(sequence)
             self.returned.append(sequence)
         return None
@@ -96,7 +101,8 @@ class Backfill(Admission[Served]):
             if shortest.is_done:
                 self.emit("finish", shortest)
             elif self._reserve(shortest, is_alone, left):
-                return shortest
+                if not self._comes_later(shortest):
+                    return self._begun(shortest)
             else:
                 self._block(shortest)
                 self.returned.append(shortest)

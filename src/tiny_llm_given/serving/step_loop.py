@@ -1,5 +1,6 @@
 """The loop of Week 3: requests wait, steps compute them, results go. The solution's scheduler plans the steps."""
 
+import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -10,6 +11,8 @@ from tiny_llm_common.packed_model import PackedBatch, PackedModel, PromptRow, Sa
 from tiny_llm_common.request_life import Completion, FifoQueue, WaitingLine
 from tiny_llm_common.scheduled import Scheduled, SequenceState
 from tiny_llm_common.step_options import Hooks, grouped
+
+from .returns import Returns
 
 Served = TypeVar("Served", bound=SequenceState)
 
@@ -40,7 +43,7 @@ class Admission(Generic[Served]):
         emit: called as emit(kind, sequence): "prefill" or "resume" of one that begins to run, and "finish" of one that
             ended while it waited.
         whole_prompts: whether a request waits for a step that can compute all of it.
-        can_join: whether two requests may run at the same time; None lets any two.
+        hooks: `can_join` says whether two requests may run at the same time; `cold` has blocks outside the pool.
     """
 
     def __init__(
@@ -51,9 +54,10 @@ class Admission(Generic[Served]):
         emit: Callable[[str, Served], None],
         *,
         whole_prompts: bool = False,
-        can_join: Callable[[Served, Served], bool] | None = None,
+        hooks: Hooks,
     ):
         self.allocator, self.running, self.emit = allocator, running, emit
+        can_join, self.returns = hooks.can_join, Returns[Served](hooks.cold, emit)
         self.whole_prompts, self.can_join = whole_prompts, can_join
         self.queue: WaitingLine[Served] = FifoQueue() if queue is None else queue
         self.returned: deque[Served] = deque()  # before the queue: preempted, or next and without room
@@ -61,7 +65,7 @@ class Admission(Generic[Served]):
 
     def __len__(self) -> int:
         """How many wait."""
-        return len(self.queue) + len(self.returned)
+        return len(self.queue) + len(self.returned) + len(self.returns)
 
     def add(self, sequence: Served, parent: Served | None = None) -> None:
         """Queues a request: in the queue, or before it if its parent has had its turn, for their turn is the same."""
@@ -85,17 +89,42 @@ class Admission(Generic[Served]):
             is_alone: whether nothing runs. Then it may have every block: with the watermark, it might wait for ever.
             left: tokens of the budget.
         """
-        if self.is_full:
-            return None
-        sequence = self._take_next()
-        if sequence is None or self._reserve(sequence, is_alone, left):
-            return sequence
-        self.returned.appendleft(sequence)
+        if (ready := self._take_ready(left)) is not None:
+            return ready
+        while not self.is_full and (sequence := self._take_next()) is not None:
+            if not self._reserve(sequence, is_alone, left):
+                self.returned.appendleft(sequence)
+                return None
+            if not self._comes_later(sequence):
+                return self._begun(sequence)
         return None
+
+    def bring_back(self) -> None:
+        """Plans copies of blocks for requests that wait for them, once in each step."""
+        if self.returns.advance(is_idle=not self.running):
+            self.is_full = False
 
     def drop_ended(self) -> None:
         """Lets those leave that ended while they waited. Only for when that is true of all."""
+        self.returns.drop_ended()
         self._take_next()
+
+    def _take_ready(self, left: int) -> Served | None:
+        """A request whose blocks have come back."""
+        sequence = self.returns.take_ready(left if self.whole_prompts else sys.maxsize)
+        return None if sequence is None else self._begun(sequence)
+
+    def _comes_later(self, sequence: Served) -> bool:
+        """Whether blocks of a request come back first. It has its place, and others may pass it."""
+        if digests := self._wanted(sequence):
+            self.returns.begin(sequence, digests)
+        return bool(digests)
+
+    def _begun(self, sequence: Served) -> Served:
+        if not sequence.num_preemptions:
+            sequence.num_cached = sequence.num_computed
+        self.emit("resume" if sequence.num_preemptions else "prefill", sequence)
+        return sequence
 
     def fits_beside(self, sequence: Served, others: Iterable[Served]) -> bool:
         """Whether a request may run with all of these, besides blocks."""
@@ -103,7 +132,7 @@ class Admission(Generic[Served]):
 
     def _take_next(self) -> Served | None:
         """Takes the next request out; those that ended while they waited leave."""
-        while len(self):
+        while self.returned or len(self.queue):
             sequence = self.returned.popleft() if self.returned else self.queue.schedule_next()
             if sequence is None or not sequence.is_done:
                 return sequence
@@ -113,20 +142,23 @@ class Admission(Generic[Served]):
     def _reserve(self, sequence: Served, is_alone: bool, left: int) -> bool:
         """Gives a request its cached prefix and blocks for the rest; False when it cannot have them now."""
         table, known = sequence.block_table, len(sequence.known_tokens)
-        # What the model thinks of a prompt is computed from all of it.
-        cached = sequence.known_tokens if sequence.sampling.prompt_logprobs is None else []
-        sequence.num_computed = table.share(cached)
+        sequence.num_computed = table.share(self._cacheable(sequence))
         has_blocks = self.allocator.can_allocate(table.missing(known), keep_watermark=not is_alone)
-        self.is_full = not (has_blocks and self.fits_beside(sequence, self.running))
-        if self.is_full or (self.whole_prompts and sequence.num_uncomputed > left):
+        self.is_full = not (has_blocks and self.fits_beside(sequence, [*self.running, *self.returns]))
+        is_too_long = self.whole_prompts and sequence.num_uncomputed > left
+        if self.is_full or is_too_long or (self.returns.is_full and self._wanted(sequence)):
             table.release()
             sequence.num_computed = 0
             return False
         table.reserve(known)
-        if not sequence.num_preemptions:
-            sequence.num_cached = sequence.num_computed
-        self.emit("resume" if sequence.num_preemptions else "prefill", sequence)
         return True
+
+    def _wanted(self, sequence: Served) -> list[bytes]:
+        return self.returns.wanted(sequence.block_table, self._cacheable(sequence))
+
+    def _cacheable(self, sequence: Served) -> Sequence[int]:
+        # What the model thinks of a prompt is computed from all of it.
+        return sequence.known_tokens if sequence.sampling.prompt_logprobs is None else []
 
 
 class StepLoop(ABC, Generic[Served]):
@@ -175,10 +207,11 @@ class StepLoop(ABC, Generic[Served]):
         self._sequences: list[Served] = []  # all that were added and not yet collected
         self._changing: list[Served] = []  # those that want their logits changed
         self._asks_prompts = False  # whether any wanted the log-probabilities of its prompt
+        self._packed_last = PackedBatch()
 
     def make_admission(self, hooks: Hooks) -> Admission:
         """The requests that wait. A policy may have another order here."""
-        modes = {"whole_prompts": not self.enable_chunked_prefill, "can_join": hooks.can_join}
+        modes = {"whole_prompts": not self.enable_chunked_prefill, "hooks": hooks}
         return Admission(self.allocator, hooks.queue, self.running, self.emit, **modes)
 
     # What a scheduler decides.
@@ -258,7 +291,7 @@ class StepLoop(ABC, Generic[Served]):
         finally:
             for sequence in self.running:  # also those of a call that was not begun
                 sequence.end_call()
-        return bool(plan)
+        return bool(plan) or self.waiting.returns.wait()
 
     def _run(self, call: list[Scheduled]) -> None:
         try:
@@ -271,6 +304,8 @@ class StepLoop(ABC, Generic[Served]):
     def packed(self, call: list[Scheduled]) -> PackedBatch:
         """A call of the model as a batch."""
         batch = self._pack(call)
+        batch.moves.extend(self.waiting.returns.take_moves())
+        self._packed_last = batch
         if self._changing:  # else a step does not look at what it draws
             self._changing = [sequence for sequence in self._changing if not sequence.is_done]
             batch.requests.extend(entry.sequence for entry in call if entry.needs_token)
@@ -288,6 +323,7 @@ class StepLoop(ABC, Generic[Served]):
 
     def cancel(self, plan: Sequence[Scheduled], error: BaseException) -> None:
         """Ends the requests of a failed call, whose writes are unknown, and frees their blocks."""
+        self.waiting.returns.give_back(self._packed_last.moves)
         for entry in plan:
             entry.sequence.end_call(error)
         self.remove_ended()

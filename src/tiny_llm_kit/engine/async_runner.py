@@ -70,6 +70,7 @@ class AsyncRunner(PackedRunner):
     def _launch(self, batch: PackedBatch, forward: Callable, inputs: list[Array], sources: Array) -> Drawn:
         with self.backend_module.inference():
             last, self._last = self._last, None  # also if this step fails
+            self.make_moves(batch.moves)
             if sources is not None:
                 inputs[0] = self._fill_placeholders(inputs[0], sources, last)
             logits = forward(*inputs)

@@ -44,6 +44,12 @@ class EngineOptions:
         kv_cache_dtype: how keys and values are kept. "auto" keeps them in the model's type; "int8" in eight bits, with
             a scale for each token and head; "fp8_e4m3", or "fp8", in eight bits without scales.
         enable_prefix_caching: whether requests share the blocks of equal beginnings.
+        kv_offloading_size: GiB of the host's memory for cached blocks that the pool has no room for (Day 4.5).
+        kv_offloading_folder: where blocks go that this memory has no room for; None drops them. Several engines may
+            share it, and the next one with the same model finds them again.
+        kv_offloading_folder_size: GiB that this engine has there at most.
+        num_quantized_blocks: blocks of the device's memory for cached blocks in int8. They go there first, and on in
+            that form: more of them fit, and what comes back is rounded.
         scheduling_policy: "fcfs" serves requests in the order of their arrival; "priority" serves interactive requests
             before batch ones.
         policy: how steps are planned: "hybrid" mixes chunks and decodes in one forward, "separate" computes the same
@@ -89,6 +95,10 @@ class EngineOptions:
     gpu_memory_utilization: float = 0.9
     kv_cache_dtype: str = "auto"
     enable_prefix_caching: bool = True
+    kv_offloading_size: float = 0.0
+    kv_offloading_folder: str | None = None
+    kv_offloading_folder_size: float = 16.0
+    num_quantized_blocks: int = 0
     scheduling_policy: str = "fcfs"
     policy: str = "hybrid"
     latency_target: float | None = None
@@ -126,6 +136,7 @@ class EngineOptions:
             self._check_speculation()
         if self.async_scheduling:
             self._check_async()
+        self._check_cold()
         if self.cpu_products not in (None, "measured", "usual"):
             raise ValueError(f'cpu_products is {self.cpu_products!r}: give "measured" or "usual"')
         if self.activations not in (None, "int8", "int16", "float"):
@@ -184,6 +195,26 @@ class EngineOptions:
         ):
             if excludes:
                 raise ValueError(f"async_scheduling and {name}: {reason}; leave one of them out")
+
+    def _check_cold(self) -> None:
+        for name in ("kv_offloading_size", "kv_offloading_folder_size", "num_quantized_blocks"):
+            if not 0 <= (value := getattr(self, name)) < 2**31:
+                raise ValueError(f"{name} is {value}: give at least 0")
+        if self.num_quantized_blocks and self.kv_cache_dtype != "auto":
+            raise ValueError(
+                "num_quantized_blocks: all blocks are quantised by kv_cache_dtype; leave one of them out"
+            )
+        if self.keeps_cold_blocks and not self.enable_prefix_caching:
+            raise ValueError("kv_offloading_size keeps cached blocks: leave enable_prefix_caching on")
+        if self.keeps_cold_blocks and self.num_ranks > 1:
+            raise ValueError(
+                "kv_offloading_size: blocks that several ranks hold in parts cannot be put away yet; leave it out"
+            )
+
+    @property
+    def keeps_cold_blocks(self) -> bool:
+        """Whether blocks have a place outside the pool."""
+        return bool(self.kv_offloading_size or self.kv_offloading_folder or self.num_quantized_blocks)
 
     @property
     def speculation(self) -> SpeculativeConfig | None:

@@ -13,6 +13,7 @@ from typing import Any
 from ..model.quantization import QUANTIZATIONS
 from ..solution_types import AnswerSequence, Network, SamplingParams
 from .backends.installation import backend_of_environment, default_port
+from .cold_store import model_name
 from .engine_options import EngineOptions, check_policy
 from .engine_request import EngineRequest
 from .job import Job
@@ -306,7 +307,9 @@ def open_job(job: Job, tokenizer: Any = None) -> LLMEngine:
     try:
         network, models_own = network_of(job, port, ranks.group)
         draft = draft_network_of(job, port)
-        return open_engine(port, network, tokenizer or models_own, options, ranks=ranks, draft_network=draft)
+        name = model_name(job) if options.kv_offloading_folder else None
+        parts = {"ranks": ranks, "draft_network": draft, "model": name}
+        return open_engine(port, network, tokenizer or models_own, options, **parts)
     except BaseException:
         ranks.close()
         raise

@@ -11,6 +11,7 @@ from typing import Any, cast
 from ..solution_types import BlockAllocator, Event, SamplingParams, ServingPackage
 from ..terminal import interrupts_kept
 from .backends.grammar import CompiledGrammar
+from .cold_store import ColdStore
 from .engine_options import EngineOptions
 from .engine_request import EngineRequest, RequestFactory
 from .packed_runner import OtherRanks, PackedRunner
@@ -106,8 +107,13 @@ class LLMEngine:
         """Drafts, if there are any."""
         return self.planning.speculation
 
+    @property
+    def cold(self) -> ColdStore | None:
+        """Blocks outside the pool, if there are any."""
+        return self.planning.cold
+
     def reset_prefix_cache(self) -> None:
-        """Forgets every cached prefix.
+        """Forgets every cached prefix, in the pool and outside.
 
         Raises:
             RuntimeError: answers wait or run, whose blocks would be lost.
@@ -117,6 +123,8 @@ class LLMEngine:
                 f"answers wait or run ({self.num_open}): reset the prefix cache when they have ended"
             )
         self.scheduler.close()  # a step of ended requests may be in flight
+        if self.cold is not None:
+            self.cold.forget()
         self._start_scheduler()
 
     def _emit(self, event: Event) -> None:
@@ -125,6 +133,8 @@ class LLMEngine:
             request = self._open.pop(number, None) if event.kind == "finish" else self._open.get(number)
             if request is not None:  # a test may add a sequence to the scheduler itself
                 request.metrics.on_event(event)
+        if self.cold is not None:
+            self.cold.on_event(event)
         for listener in self.listeners:
             listener(event)
 
@@ -259,6 +269,8 @@ class LLMEngine:
         self._parallel.close()
         self.ranks.close()
         self.scheduler.close()
+        if self.cold is not None:
+            self.cold.close()
         release, device = self.runner.backend_module.release_memory, self.runner.device
         del self.runner, self.scheduler, self._parallel, self._requests
         release(device)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..solution_types import Network
+from .cold_store import open_cold_store
 from .engine_options import EngineLimits, EngineOptions
 from .llm_engine import LLMEngine
 from .packed_runner import OtherRanks, PackedRunner
@@ -25,6 +26,7 @@ def open_engine(
     *,
     ranks: OtherRanks | None = None,
     draft_network: Network | None = None,
+    model: str | None = None,
     clock: Callable[[], float] = time.perf_counter,
     warm_up: Callable[[StepShapes, PackedRunner], None] = StepShapes.warm_up,
 ) -> LLMEngine:
@@ -35,6 +37,7 @@ def open_engine(
         options: see `EngineOptions`.
         ranks: the others that hold a part of the model, if any. The engine ends them.
         draft_network: `Qwen3ModelWeek3` of the draft model, if the options name one.
+        model: names the model, for blocks in a folder, see `model_name`.
         clock: seconds, for events and metrics.
         warm_up: runs every shape of a step once, if the model is compiled.
 
@@ -50,12 +53,15 @@ def open_engine(
     start = time.perf_counter()
     ranks.make_pools(num_blocks)
     runner = shapes.new_runner(network, ranks)
+    cold = open_cold_store(port, runner, options, model)
+    if cold is not None:
+        runner.make_moves = cold.make
     if shapes.is_compiled:
         warm_up(shapes, runner)
     profile = measured_profile(names, runner, options, limits) if options.policy == "slack" else None
     speculation = _speculation(port, runner, options, limits, draft_network)
     setup_seconds = time.perf_counter() - start  # most of it compiles, if anything is compiled
-    planning = Planning(names, options, limits, profile, speculation)
+    planning = Planning(names, options, limits, profile, speculation, cold)
     return LLMEngine(port, tokenizer, shapes, runner, planning, ranks, products, setup_seconds, clock)
 
 

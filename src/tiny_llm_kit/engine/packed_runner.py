@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from tiny_llm_common.moves import Move
+
 from ..solution_types import Array, Bucket, Buckets, PackedBatch, Sampled
 from ..terminal import FatalError
 from .backend import Backend
@@ -142,7 +144,7 @@ class PackedRunner:
         sampled: Callable,
         inputs_of: Callable,
         arrays_of: Callable,
-        create_kv_pools: Callable[[Any, int, int], list],
+        create_kv_pools: Callable[..., list],
         pad_inputs: Callable,
         on_logits: Callable | None = None,
         buckets: Buckets | None = None,
@@ -155,7 +157,9 @@ class PackedRunner:
         self.sampler, self.sampled, self.on_logits = sampler, sampled, on_logits
         self.num_hidden_layers = model.num_hidden_layers
         self.max_model_len, self.vocab_size = model.config.max_position_embeddings, model.config.vocab_size
+        self._create_kv_pools = create_kv_pools
         self.pools = pools = create_kv_pools(model, num_blocks, block_size)
+        self.make_moves: Callable[[list[Move]], object] = lambda moves: None  # see `ColdStore`
         self._plain = lambda *arrays: model(arrays_of(arrays), pools)
         self._captured, self._is_captured = capture(self._plain), is_captured
         self.buckets, self.ranks, self._inputs_of = buckets, ranks or OtherRanks(), inputs_of
@@ -220,7 +224,12 @@ class PackedRunner:
                 self.backend_module.synchronize(self.device)
         return chosen
 
+    def create_kv_pools(self, num_blocks: int, kv_cache_dtype: str) -> list[Any]:
+        """More pools for the model, of another size and type."""
+        return self._create_kv_pools(self.model, num_blocks, self.block_size, kv_cache_dtype=kv_cache_dtype)
+
     def _logits(self, batch: PackedBatch, bucket: Bucket | None) -> Array | None:
+        self.make_moves(batch.moves)
         return self._forward_of(bucket)(*self._inputs(batch, bucket))
 
     def _forward_of(self, bucket: Bucket | None) -> Callable:

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from ..solution_types import Event, HybridScheduler, ServingPackage, StepProfile
+from .cold_store import ColdStore
 from .engine_options import EngineLimits, EngineOptions
 from .packed_runner import PackedRunner
 from .speculation.speculation import Speculation
@@ -20,6 +21,7 @@ class Planning:
         names: the module `serving` of the solution.
         profile: what steps cost, for the policy "slack".
         speculation: of an engine with drafts.
+        cold: blocks outside the pool; None if there are none.
     """
 
     names: ServingPackage
@@ -27,6 +29,7 @@ class Planning:
     limits: EngineLimits
     profile: StepProfile | None
     speculation: Speculation | None
+    cold: ColdStore | None = None
 
     def scheduler(
         self, runner: PackedRunner, clock: Callable[[], float], on_event: Callable[[Event], object]
@@ -36,7 +39,11 @@ class Planning:
         allocator = names.BlockAllocator(
             runner.num_blocks, options.block_size, enable_prefix_caching=options.enable_prefix_caching
         )
+        parts = None if self.cold is None else self.cold.parts(names)
+        if parts is not None:
+            allocator.prefix_cache = names.KeepingCache(cast(Any, parts.blocks))
         given: dict[str, Any] = {
+            "cold": parts,
             "max_num_batched_tokens": self.limits.max_num_batched_tokens,
             "max_num_seqs": options.max_num_seqs,
             "enable_chunked_prefill": options.enable_chunked_prefill,

@@ -1,6 +1,6 @@
 """The block table of one request, and the blocks in use of several requests as one flat list."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tiny_llm_common.packed_model import FlatBlocks
 
@@ -101,6 +101,20 @@ class BlockTable:
         # TASK 3.1.8: from the front, block by block, until a digest is not found; then one reference to each block.
         # The digests are kept: the last of them is the parent of the next full block.
         raise NotImplementedError("week 3 day 1 task 8: BlockTable.share")
+
+    def digests_after(self, tokens: Sequence[int]) -> Iterator[bytes]:
+        """The names of a text's full blocks after those that are registered, never of all tokens. Given."""
+        size, parent = self.allocator.block_size, self.digests[-1] if self.digests else None
+        for start in range(self.num_registered, len(tokens) - size, size):
+            parent = block_hash(parent, tokens[start : start + size])
+            yield parent
+
+    def adopt(self, digest: bytes) -> int:
+        """Registers the next block, which will have this text without being computed; returns it. Given."""
+        block = self.blocks[len(self.digests)]
+        self.allocator.prefix_cache.add(digest, block)
+        self.digests.append(digest)
+        return block
 
     def release(self) -> None:
         """Gives all blocks back. A second call does nothing."""

@@ -48,7 +48,7 @@ class PipelinedScheduler(HybridScheduler):
         try:
             self.fill()
             if not self.in_flight:
-                return False
+                return self.waiting.returns.wait()
             sampled = self.stages.collect()
         except BaseException as error:
             self.cancel_plan() if self._is_planning else self.cancel_all(error)

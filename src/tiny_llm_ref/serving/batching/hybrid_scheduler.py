@@ -44,6 +44,7 @@ class HybridScheduler(StepLoop[Sequence]):
         """
         self.now = now
         self.remove_ended()
+        self.waiting.bring_back()
         plan: list[Scheduled] = []
         self.plan_step(plan)
         check_plan(plan)

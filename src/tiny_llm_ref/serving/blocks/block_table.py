@@ -1,6 +1,6 @@
 """The block table of one request, and the blocks in use of several requests as one flat list."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tiny_llm_common.packed_model import FlatBlocks
 
@@ -117,6 +117,20 @@ class BlockTable:
         self.allocator.fork(found)
         self.blocks, self.digests = found, digests
         return self.num_registered
+
+    def digests_after(self, tokens: Sequence[int]) -> Iterator[bytes]:
+        """The names of a text's full blocks after those that are registered, never of all tokens. Given."""
+        size, parent = self.allocator.block_size, self.digests[-1] if self.digests else None
+        for start in range(self.num_registered, len(tokens) - size, size):
+            parent = block_hash(parent, tokens[start : start + size])
+            yield parent
+
+    def adopt(self, digest: bytes) -> int:
+        """Registers the next block, which will have this text without being computed; returns it. Given."""
+        block = self.blocks[len(self.digests)]
+        self.allocator.prefix_cache.add(digest, block)
+        self.digests.append(digest)
+        return block
 
     def release(self) -> None:
         """Gives all blocks back. A second call does nothing."""

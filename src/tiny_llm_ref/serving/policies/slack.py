@@ -75,9 +75,7 @@ class SlackScheduler(PreemptingScheduler):
     def make_admission(self, hooks: Hooks) -> Backfill:
         """See `HybridScheduler.make_admission`."""
         limits = {"step_tokens": self.max_num_batched_tokens, "may_begin": self.may_begin}
-        return Backfill(
-            self.allocator, self.queue, self.running, self.emit, can_join=hooks.can_join, **limits
-        )
+        return Backfill(self.allocator, self.queue, self.running, self.emit, hooks=hooks, **limits)
 
     def plan_step(self, plan: list[Scheduled]) -> None:
         """Makes room first, then plans: both kinds in one step, or the kind whose turn it is."""
