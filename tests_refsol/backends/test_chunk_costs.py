@@ -25,11 +25,12 @@ def printed(show, b) -> list[str]:
 def test_activations_grow_with_the_chunk(b):
     """About as the chunk, at one context; the table of scores of simple attention is the larger part.
 
-    MLX frees an array a little late on a busy machine: hence the wide bounds.
+    Four times the chunk would take sixteen times the memory if it grew as the square. On a busy machine, MLX counts an
+    array a little early or late: hence the wide bounds.
     """
     simple, device = (chunk_costs.activation_bytes(b, name, (16, 64), 512) for name in ("simple", "device"))
-    assert 2 < simple[64] / simple[16] < 6, simple
-    assert 1.5 < device[64] / device[16] < 6, device
+    assert 2 < simple[64] / simple[16] < 12, simple
+    assert 1.5 < device[64] / device[16] < 12, device
     table = 64 * 512 * 4 * 4  # queries, keys, heads, bytes
     assert simple[64] > table and simple[64] > device[64]
 
