@@ -10,6 +10,7 @@ import mlx.core as mx
 
 from tiny_llm_common.groups import Group
 from tiny_llm_common.layer_weights import ModelShape
+from tiny_llm_given.kernel_matrix import is_native
 from tiny_llm_given.layers import ExpertMatrices, Linear
 from tiny_llm_given.mlx.between_products import gated
 from tiny_llm_given.mlx.expert_weights import (
@@ -18,7 +19,6 @@ from tiny_llm_given.mlx.expert_weights import (
     on_cpu,
     reads_no_count,
 )
-from tiny_llm_given.mlx.native_quantized import is_native
 
 from ..serving.parallel.shards import vocabulary_of
 from .basics import linear_layer, silu

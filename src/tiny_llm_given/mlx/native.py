@@ -4,16 +4,13 @@ A kernel reads numbers, so its arguments are computed before the call, and `mx.c
 an array of NumPy, which MLX copies: for the rows of a decode this takes 1 µs, and a new array of MLX would take 13.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import mlx.core as mx
 
+from ..kernel_matrix import KernelMatrix
 from ..native.attention import KeptArray
 from ..native.kernel import (
-    LINE,
     NativeArray,
     ProductKernel,
     empty,
@@ -43,19 +40,8 @@ def mlx_array(rows: NativeArray, *shape: int) -> mx.array:
     return mx.array(rows.owner.reshape(*shape, rows.shape[1])).view(TYPES[rows.dtype])
 
 
-@dataclass(frozen=True, eq=False)
-class NativeMatrix:
-    """A matrix (O, I) in bf16 or float32, packed in lines.
-
-    Args:
-        lines: (O / 16, I / C, 16, C), see `kernel.pack`.
-        shape: (O, I).
-        kernel: of the solution in use.
-    """
-
-    lines: mx.array
-    shape: tuple[int, int]
-    kernel: ProductKernel
+class NativeMatrix(KernelMatrix):
+    """A matrix (O, I) in bf16 or float32; its kernel is a `ProductKernel`."""
 
     @classmethod
     def of(cls, w: mx.array, kernel: ProductKernel) -> "NativeMatrix":
@@ -64,46 +50,16 @@ class NativeMatrix:
         lines = mx.array(pack(shared(numbers))).view(w.dtype)
         return cls(lines, (w.shape[0], w.shape[1]), kernel)
 
-    @classmethod
-    def joined(cls, matrices: Sequence["NativeMatrix"]) -> "NativeMatrix":
-        """One matrix with the outputs of several, one after the other.
-
-        Raises:
-            ValueError: they differ in columns or type, or a number of outputs is not a multiple of 16.
-        """
-        first = matrices[0]
-        for each in matrices:
-            if each.kind != first.kind or each.shape[0] % LINE:
-                raise ValueError(
-                    f"{each.shape} {each.dtype} and {first.shape} {first.dtype} cannot be joined: they need the same "
-                    f"columns and type, and a multiple of {LINE} outputs"
-                )
-        lines = mx.concatenate([each.lines for each in matrices])
-        mx.eval(lines)
-        return cls(lines, (sum(each.shape[0] for each in matrices), first.shape[1]), first.kernel)
-
-    @property
-    def kind(self) -> tuple[Any, ...]:
-        """What matrices that are joined have in common."""
-        return self.shape[1], self.dtype
+    @staticmethod
+    def _concatenated(arrays: list[mx.array]) -> mx.array:
+        whole = mx.concatenate(arrays)
+        mx.eval(whole)
+        return whole
 
     @cached_property
     def _array(self) -> NativeArray:
         """The lines as the kernel sees them."""
         return native_array(self.lines)
-
-    @property
-    def dtype(self) -> mx.Dtype:
-        return self.lines.dtype
-
-    @property
-    def nbytes(self) -> int:
-        return self.lines.nbytes
-
-    def rows(self, ids: mx.array) -> mx.array:
-        """Some rows of the matrix: (...) integers to (..., I)."""
-        lines = self.lines[ids // LINE, :, ids % LINE]
-        return lines.flatten(-2)[..., : self.shape[1]]
 
     def __call__(self, x: mx.array, bias: mx.array | None = None) -> mx.array:
         """x @ Wᵀ + bias: (..., I) and (O,) or None to (..., O), in x's type."""

@@ -4,7 +4,6 @@ from typing import Any
 
 import mlx.core as mx
 
-from ..layers import BiasedLinear
 from ..native import quantized_product
 from ..native.kernel import NativeArray, empty, rows_of, shared, threads_for
 from ..native.quantized_product import LINE, PackedMatrix, QuantizedKernel
@@ -18,15 +17,11 @@ CONSTANTS = *FLOATS, mx.float16
 class NativeQuantizedMatrix(QuantizedMatrix):
     """A `QuantizedMatrix` of MLX's arrays."""
 
+    _concatenated = staticmethod(NativeMatrix._concatenated)
+
     def _as_packed(self) -> PackedMatrix:
         arrays = native_array(self.lines), native_array(self.constants)
         return PackedMatrix(self.kernel, *arrays, self.shape[0], self.group_size, self.bits, self.x_bits)
-
-    @staticmethod
-    def _concatenated(arrays: list[mx.array]) -> mx.array:
-        whole = mx.concatenate(arrays)
-        mx.eval(whole)
-        return whole
 
     @classmethod
     def of(cls, w: Any, kernel: QuantizedKernel, x_bits: int = 8) -> "NativeQuantizedMatrix":
@@ -46,8 +41,8 @@ class NativeQuantizedMatrix(QuantizedMatrix):
         starts = range(0, len(numbers), SLICE_ROWS)
         lines = mx.concatenate([_packed_lines(numbers[at : at + SLICE_ROWS], w.bits) for at in starts])
         constants = mx.array(quantized_product.pack_constants(_bits_of(scales), _bits_of(biases)))
-        sizes = w.shape, w.group_size, w.bits
-        return cls(lines, constants.view(scales.dtype), *sizes, kernel, w.dtype, x_bits)
+        constants = constants.view(scales.dtype)
+        return cls(lines, w.shape, kernel, constants, w.group_size, w.bits, w.dtype, x_bits)
 
     def rows(self, ids: mx.array) -> mx.array:
         """Some rows of the matrix, dequantised: (...) integers to (..., I), as Day 2.2 computes them."""
@@ -85,12 +80,6 @@ class NativeQuantizedMatrix(QuantizedMatrix):
             rows.address, y.address, of_bias, rows.shape[0], rows.dtype == "bfloat16", threads
         )
         return y
-
-
-def is_native(w: Any) -> bool:
-    """Whether a linear layer multiplies by a kernel of Day 4.1."""
-    matrix = w.layer if isinstance(w, BiasedLinear) else w
-    return isinstance(matrix, (NativeMatrix, NativeQuantizedMatrix))
 
 
 def _packed_lines(words: Any, bits: int) -> mx.array:

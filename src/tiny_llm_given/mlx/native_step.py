@@ -10,13 +10,13 @@ from typing import Any
 
 import mlx.core as mx
 
+from ..kernel_matrix import is_native
 from ..layers import BiasedLinear
 from ..native.kernel import LINE, NativeArray, available_threads, empty, shared
 from ..native.layers import LayersKernel, LayersStep, layer_fields, plain_matrix
 from ..native.page_reads import DecodeRuns
 from ..windows import WindowedLayer, inner_layer
 from .native import NAMES, NativeMatrix, native_array
-from .native_quantized import is_native
 from .page_attention import attend_in_pages
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from ..kernel_matrix import is_native
 from ..layers import DenseLinear, with_bias
 from ..native.page_reads import computes
 from ..product_ways import (
@@ -28,7 +29,7 @@ from ..product_ways import (
 from ..windows import inner_layer
 from .cpu_attention import step_reads
 from .native import NativeMatrix
-from .native_quantized import NativeQuantizedMatrix, is_native
+from .native_quantized import NativeQuantizedMatrix
 from .native_step import use_native_step
 from .page_attention import attend_in_pages, page_reads
 from .solution import MlxSolution

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from ..kernel_matrix import KernelMatrix
+
 PAGE = 2**21  # bytes
 ALIGNED = 64  # bytes: a line of a matrix is a line of the cache
-PARTS = "lines", "constants"  # of a packed matrix
 
 
 def in_large_pages(weights: Iterable[list[tuple[Any, Any]]]) -> None:
@@ -37,8 +38,8 @@ def _copied(array: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
     return place[: array.nbytes].view(array.dtype).view(array.shape).copy_(array)
 
 
-def _small_parts(matrix: Any) -> dict[str, torch.Tensor]:
-    parts = {name: getattr(matrix, name) for name in PARTS if hasattr(matrix, name)}
+def _small_parts(matrix: KernelMatrix) -> dict[str, torch.Tensor]:
+    parts = {name: getattr(matrix, name) for name in matrix.parts}
     return {name: part for name, part in parts.items() if part.nbytes < PAGE}
 
 

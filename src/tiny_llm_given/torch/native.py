@@ -1,15 +1,14 @@
 """The kernels of Day 4.1 with torch's arrays on a CPU."""
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 
+from ..kernel_matrix import KernelMatrix
 from ..native.attention import KeptArray
-from ..native.kernel import LINE, NativeArray, ProductKernel, pack
+from ..native.kernel import NativeArray, ProductKernel, pack
 from ..native.page_reads import DecodeRuns
 from .quantized_pages import QuantizedPages
 
@@ -28,19 +27,8 @@ def kept_array(pages: torch.Tensor | QuantizedPages) -> KeptArray:
     return KeptArray(*(native_array(part.flatten(0, 1)) for part in parts))
 
 
-@dataclass(frozen=True, eq=False)
-class NativeMatrix:
-    """A matrix (O, I) in bf16 or float32, packed in lines.
-
-    Args:
-        lines: (O / 16, I / C, 16, C), see `kernel.pack`.
-        shape: (O, I).
-        kernel: of the solution in use.
-    """
-
-    lines: torch.Tensor
-    shape: tuple[int, int]
-    kernel: ProductKernel
+class NativeMatrix(KernelMatrix):
+    """A matrix (O, I) in bf16 or float32; its kernel is a `ProductKernel`."""
 
     @classmethod
     def of(cls, w: torch.Tensor, kernel: ProductKernel) -> "NativeMatrix":
@@ -49,27 +37,9 @@ class NativeMatrix:
         lines = torch.from_numpy(pack(numbers.numpy()))
         return cls(lines.view(w.dtype), (w.shape[0], w.shape[1]), kernel)
 
-    @classmethod
-    def joined(cls, matrices: Sequence["NativeMatrix"]) -> "NativeMatrix":
-        """One matrix with the outputs of several, one after the other.
-
-        Raises:
-            ValueError: they differ in columns or type, or a number of outputs is not a multiple of 16.
-        """
-        first = matrices[0]
-        for each in matrices:
-            if each.kind != first.kind or each.shape[0] % LINE:
-                raise ValueError(
-                    f"{each.shape} {each.dtype} and {first.shape} {first.dtype} cannot be joined: they need the same "
-                    f"columns and type, and a multiple of {LINE} outputs"
-                )
-        lines = torch.cat([each.lines for each in matrices])
-        return cls(lines, (sum(each.shape[0] for each in matrices), first.shape[1]), first.kernel)
-
-    @property
-    def kind(self) -> tuple[Any, ...]:
-        """What matrices that are joined have in common."""
-        return self.shape[1], self.dtype
+    @staticmethod
+    def _concatenated(arrays: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat(arrays)
 
     @cached_property
     def _array(self) -> NativeArray:
@@ -77,21 +47,8 @@ class NativeMatrix:
         return native_array(self.lines)
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self.lines.dtype
-
-    @property
     def device(self) -> torch.device:
         return self.lines.device
-
-    @property
-    def nbytes(self) -> int:
-        return self.lines.nbytes
-
-    def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """Some rows of the matrix: (...) integers to (..., I)."""
-        lines = self.lines[ids // LINE, :, ids % LINE]
-        return lines.flatten(-2)[..., : self.shape[1]]
 
     def __call__(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """x @ Wᵀ + bias: (..., I) and (O,) or None to (..., O), in x's type."""

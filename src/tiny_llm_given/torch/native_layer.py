@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 
+from ..kernel_matrix import KernelMatrix, is_native
 from ..layers import BiasedLinear
 from ..native import between_products
 from ..native.kernel import LINE, NativeArray, rows_of
-from .native import NativeMatrix, native_array
-from .native_quantized import NativeQuantizedMatrix, is_native
+from .native import native_array
 
-Matrix = NativeMatrix | NativeQuantizedMatrix
-Biased = tuple[Matrix, torch.Tensor | None]
+Biased = tuple[KernelMatrix, torch.Tensor | None]
 
 
 class NativeLayer:

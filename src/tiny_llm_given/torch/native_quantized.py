@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from ..layers import BiasedLinear
 from ..native import quantized_product
 from ..native.kernel import NativeArray
 from ..native.quantized_product import LINE, PackedMatrix, QuantizedKernel
@@ -19,13 +18,11 @@ CONSTANTS = FLOATS | {torch.float16: "float16"}
 class NativeQuantizedMatrix(QuantizedMatrix):
     """A `QuantizedMatrix` of torch's arrays."""
 
+    _concatenated = staticmethod(NativeMatrix._concatenated)
+
     def _as_packed(self) -> PackedMatrix:
         sizes = self.shape[0], self.group_size, self.bits, self.x_bits
         return _packed_matrix(self.kernel, self.lines, self.constants, *sizes)
-
-    @staticmethod
-    def _concatenated(arrays: list[torch.Tensor]) -> torch.Tensor:
-        return torch.cat(arrays)
 
     @classmethod
     def of(cls, w: Any, kernel: QuantizedKernel, x_bits: int = 8) -> "NativeQuantizedMatrix":
@@ -50,7 +47,7 @@ class NativeQuantizedMatrix(QuantizedMatrix):
             lines[start // LINE :][: len(packed)] = packed
         constants = quantized_product.pack_constants(_bits_of(scales), _bits_of(biases))
         constants = torch.from_numpy(constants).view(scales.dtype)
-        return cls(lines, constants, (O, I), w.group_size, w.bits, kernel, w.dtype, x_bits)
+        return cls(lines, (O, I), kernel, constants, w.group_size, w.bits, w.dtype, x_bits)
 
     @property
     def device(self) -> torch.device:
@@ -75,12 +72,6 @@ class NativeQuantizedMatrix(QuantizedMatrix):
             sizes = self.shape[0], self.group_size, self.bits, self.x_bits
             return _LINEAR(x, self.lines, self.constants, bias, *sizes, self.kernel.package)
         return _multiply(x, self._packed, bias)
-
-
-def is_native(w: Any) -> bool:
-    """Whether a linear layer multiplies by a kernel of Day 4.1."""
-    matrix = w.layer if isinstance(w, BiasedLinear) else w
-    return isinstance(matrix, (NativeMatrix, NativeQuantizedMatrix))
 
 
 def _bits_of(array: torch.Tensor) -> Any:
