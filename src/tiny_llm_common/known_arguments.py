@@ -1,12 +1,18 @@
-"""Arguments of vLLM that have no effect here: the values that may be given anyway, and why others may not. Given."""
+"""Arguments of vLLM that have no effect here: the values that may be given anyway, and why others may not. Given.
 
-from collections.abc import Callable, Iterable, Mapping
+The table is `vllm_arguments.txt`.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from os import PathLike
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+TABLES = Path(__file__).with_name("vllm_arguments.txt")
 ANYTHING = (...,)
 # For each argument the values that change nothing here (None never does), and the reason.
 Table = Mapping[str, tuple[tuple[Any, ...], str]]
@@ -41,13 +47,19 @@ def without_known(given: Mapping[str, Any], table: Table) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name not in table}
 
 
-def table(*rows: tuple[str, Iterable[Any], str]) -> Table:
-    """A table of arguments.
+def rows_of(kind: str) -> Iterator[tuple[str, tuple[Any, ...], str]]:
+    """The rows of one kind of `vllm_arguments.txt`: each name, the values that change nothing, and the reason."""
+    for line in TABLES.read_text(encoding="utf-8").splitlines():
+        of, _, row = line.partition(" | ")
+        if of == kind:
+            names, values, reason = map(str.strip, row.split("|"))
+            known = ANYTHING if values == "*" else tuple(json.loads(f"[{values}]"))
+            yield from ((name, known, reason) for name in names.split())
 
-    Args:
-        rows: names with spaces between them, the values that change nothing, and the reason.
-    """
-    return {name: (tuple(values), reason) for names, values, reason in rows for name in names.split()}
+
+def table(kind: str) -> Table:
+    """The table of one kind of arguments."""
+    return {name.rstrip("!"): (values, reason) for name, values, reason in rows_of(kind)}
 
 
 def takes_known(of: Table) -> Callable[[type[T]], type[T]]:
@@ -66,32 +78,4 @@ def takes_known(of: Table) -> Callable[[type[T]], type[T]]:
     return decorated
 
 
-ITS_TEXT = "the answer is a text and its tokens"
-# Parameters of vLLM's SamplingParams, of today and of older versions.
-OF_SAMPLING = table(
-    ("best_of", (1,), "n answers are computed and returned"),
-    ("use_beam_search early_stopping", (False,), "there is no beam search"),
-    ("length_penalty", (1.0, 1), "there is no beam search"),
-    ("prompt_logprob_token_ids prompt_logprob_start logprob_token_ids", ([],), "logprobs are of the likeliest tokens"),
-    ("flat_logprobs", (False,), "logprobs are a dict for each token"),
-    ("detokenize", (True,), ITS_TEXT),
-    ("spaces_between_special_tokens", (True,), "special tokens are written as they are"),
-    ("truncate_prompt_tokens", (-1,), "a prompt is served whole, or refused"),
-    ("output_kind stream_interval", ANYTHING, "there is no streaming here"),
-    ("skip_clone output_text_buffer_length", ANYTHING, "it is internal to vLLM"),
-    ("guided_decoding", (), "it is called structured_outputs now"),
-    ("allowed_token_ids", (), "logit_bias or structured_outputs say what may be drawn"),
-    ("bad_words", ([],), "logit_bias says what may not be drawn"),
-    ("logits_processors", ([],), "logits are not changed by callers"),
-    ("extra_args", ({},), "there are no plugins"),
-    ("skip_reading_prefix_cache", (False,), "enable_prefix_caching is an option of LLM"),
-    ("thinking_token_budget", (-1,), "a thought is a part of the text"),
-    ("repetition_detection", (), "repetition_penalty acts on repetition"),
-    ("routed_experts_prompt_start", (0,), "the choice of experts is not returned"),
-    ("trace_decode_token_ids", (), "tokens are drawn"),
-)  # fmt: skip
-# And of its StructuredOutputsParams.
-OF_STRUCTURED_OUTPUTS = table(
-    ("disable_any_whitespace disable_additional_properties", (False,), "schemas say it"),
-    ("whitespace_pattern structural_tag backend disable_fallback", (), "give json, regex, choice or grammar"),
-)
+OF_SAMPLING, OF_STRUCTURED_OUTPUTS = table("sampling"), table("structured")

@@ -1,35 +1,19 @@
 """Arguments of vLLM's `LLM` that this engine does not have: those that may be given anyway, and why others may not.
 
-The table is `vllm_arguments.txt`; `vllm serve`'s further flags are in it too.
+`vllm serve`'s further flags are here too.
 """
 
-import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
-from tiny_llm_common.known_arguments import ANYTHING, check_argument, table, without_known
+from tiny_llm_common.known_arguments import check_argument, rows_of, table, without_known
 
-TABLES = Path(__file__).with_suffix(".txt")
-
-
-def _read() -> Iterator[tuple[str, str, tuple[Any, ...], str]]:
-    """Each name with the kind of its row, the values that change nothing here, and the reason."""
-    for line in TABLES.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            kind, names, values, reason = map(str.strip, line.split("|"))
-            known = ANYTHING if values == "*" else tuple(json.loads(f"[{values}]"))
-            yield from ((kind, name, known, reason) for name in names.split())
-
-
-ROWS = list(_read())
-ALONE = frozenset(name[:-1] for _, name, _, _ in ROWS if name.endswith("!"))
 # Arguments of `LLM`, of its methods `generate` and `chat`, and flags of `vllm serve` besides those of `LLM`.
-ARGUMENTS, CALL_ARGUMENTS, SERVER_ARGUMENTS = (
-    {name.rstrip("!"): (values, reason) for kind, name, values, reason in ROWS if kind == wanted}
-    for wanted in ("llm", "call", "serve")
+ARGUMENTS, CALL_ARGUMENTS, SERVER_ARGUMENTS = map(table, ("llm", "call", "serve"))
+ALONE = frozenset(
+    name.rstrip("!") for kind in ("llm", "serve") for name, *_ in rows_of(kind) if name.endswith("!")
 )
 RENAMED = {"num_gpu_blocks_override": "num_blocks"}
 DTYPES = {"half": "float16", "float": "float32"}  # vLLM's shorter names
@@ -46,7 +30,7 @@ def without_vllms(model: str | PathLike[str], options: Mapping[str, Any]) -> dic
     Raises:
         ValueError: an argument of vLLM's has a value that would change something.
     """
-    known = {**ARGUMENTS, **table(("tokenizer", (str(model),), "the tokenizer is the model's own"))}
+    known = {**ARGUMENTS, "tokenizer": ((str(model),), "the tokenizer is the model's own")}
     kept = without_known(options, known)
     if ignored := options.keys() - kept.keys():
         warnings.warn(f"LLM: no effect here: {', '.join(sorted(ignored))}", stacklevel=3)

@@ -20,7 +20,6 @@ from .safetensors_folder import TensorInfo
 FLOATS = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 ATTENTION = {"attn_q": "q_proj", "attn_k": "k_proj", "attn_v": "v_proj", "attn_output": "o_proj"}
 MLP = {"ffn_gate": "gate_proj", "ffn_up": "up_proj", "ffn_down": "down_proj"}
-INTERLEAVED = ("attn_q", "attn_k")  # in files of the architecture "llama"
 
 
 @dataclass(frozen=True)

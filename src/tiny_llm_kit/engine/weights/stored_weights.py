@@ -172,61 +172,45 @@ class _Reader:
         return self.backend_module.place(array, self.dtype, self.device)
 
     def _quantized(self, names: list[str]) -> Any:
+        """Words, scales and biases as the solution's quantised matrix, or dequantised to one array."""
         triples = [
             [self.stored.pop(words), *map(self._taken, numbers)]
             for words, *numbers in map(quantized_parts, names)
         ]
         triple = [self._joined(list(arrays)) for arrays in zip(*triples, strict=True)]
-        return _quantized_weight(
-            self.backend_module, names[0], triple, self.config, self.device, self.dtype, self.quantizer
-        )
+        assert (
+            self.config.quantization is not None
+        )  # `check_quantized_parts` has accepted the names of these parts
+        kind, place = self.config.quantization.of(names[0]), self.backend_module.place
+        if self.quantizer and self.quantizer.keeps(names[0], kind.bits):
+            kept = [place(part, None, "cpu") for part in triple]
+            return self.quantizer.keep(names[0], kept, self.config, self.dtype)
+        words, scales, biases = triple
+        sizes = kind.group_size, kind.bits
+        array = self.backend_module.dequantize(words, scales, biases, *sizes, self.device)
+        return place(array, self.dtype, self.device)
 
     def _joined(self, arrays: list[Array]) -> Array:
         return arrays[0] if len(arrays) == 1 else self.backend_module.concatenate(arrays, 0)
 
     def _taken(self, name: str) -> Array:
-        return _checked(self.backend_module, self.stored.pop(name), self.headers[name], name, self.dtype)
+        """The stored array, after a check that its numbers are finite and fit the type.
 
-
-def _checked(backend_module: Backend, array: Array, info: TensorInfo, name: str, dtype: str) -> Array:
-    """The stored array, after a check that its numbers are finite and fit the type.
-
-    Raises:
-        CheckpointError: NaN or infinity, which would spread to every answer; or too large for float16.
-    """
-    low, high = backend_module.extremes(array) if math.prod(info.shape) else (0.0, 0.0)
-    if not math.isfinite(low) or not math.isfinite(high):
-        raise CheckpointError(
-            f"{info.file}: tensor {shown(name)} holds NaN or infinity; download the model again"
-        )
-    if dtype == "float16" and max(-low, high) > LARGEST_FLOAT16:
-        raise CheckpointError(
-            f"{info.file}: tensor {shown(name)} holds {max(-low, high):g}, and float16 ends at 65504: choose bfloat16 "
-            "or float32"
-        )
-    return array
-
-
-def _quantized_weight(
-    backend_module: Backend,
-    name: str,
-    triple: list,
-    config: ModelConfig,
-    device: str,
-    dtype: str,
-    quantizer: WeightQuantizer | None,
-) -> Any:
-    """Words, scales and biases as the solution's quantised matrix, or dequantised to one array."""
-    assert config.quantization is not None  # `check_quantized_parts` has accepted the names of these parts
-    quantization = config.quantization.of(name)
-    if quantizer and quantizer.keeps(name, quantization.bits):
-        kept = [backend_module.place(part, None, "cpu") for part in triple]
-        return quantizer.keep(name, kept, config, dtype)
-    words, scales, biases = triple
-    array = backend_module.dequantize(
-        words, scales, biases, quantization.group_size, quantization.bits, device
-    )
-    return backend_module.place(array, dtype, device)
+        Raises:
+            CheckpointError: NaN or infinity, which would spread to every answer; or too large for float16.
+        """
+        array, info = self.stored.pop(name), self.headers[name]
+        low, high = self.backend_module.extremes(array) if math.prod(info.shape) else (0.0, 0.0)
+        if not math.isfinite(low) or not math.isfinite(high):
+            raise CheckpointError(
+                f"{info.file}: tensor {shown(name)} holds NaN or infinity; download the model again"
+            )
+        if self.dtype == "float16" and max(-low, high) > LARGEST_FLOAT16:
+            raise CheckpointError(
+                f"{info.file}: tensor {shown(name)} holds {max(-low, high):g}, and float16 ends at 65504: choose "
+                "bfloat16 or float32"
+            )
+        return array
 
 
 def _with_progress(names: list[str]) -> Iterable[str]:
