@@ -22,7 +22,7 @@ from .live_page import LiveFeed
 from .server_log import CONFIG
 from .service import EngineService
 
-HEADER_SECONDS = 10.0  # until the headers of a request must have arrived
+HEADER_SECONDS = 60.0  # until headers must have arrived, as in nginx and Node: busy clients were 10 s late
 FILES = 64  # that are kept for other things than connections
 ONCE_PER = 60.0  # seconds
 LOOK_SECONDS = 0.05
