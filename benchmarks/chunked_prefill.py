@@ -19,11 +19,11 @@ from tiny_llm_kit.engine.llm_engine import LLMEngine
 from tiny_llm_kit.engine.loading import Loading, load_network, random_network
 from tiny_llm_kit.engine.open_engine import open_engine
 from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.samples import in_turns
 from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.engine.weights.random_weights import SHAPES, RandomCheckpoint, shape
 from tiny_llm_kit.trace.chunk_sweep import ADAPTIVE, NAMES, Progress, figures_of, shown, sweep
 from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.samples import in_turns
 from tiny_llm_kit.trace.serve import EndlessTokenizer, Serving, serve
 from tiny_llm_kit.trace.trace import WHOLE
 from tiny_llm_kit.trace.workload import LONG, SHORT, RequestSpec, Workload, decode_heavy, mixed

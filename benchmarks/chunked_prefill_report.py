@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tiny_llm_kit.engine.samples import ratio, spread
 from tiny_llm_kit.trace.chunk_sweep import NEAR, median, percent, samples
-from tiny_llm_kit.trace.samples import ratio, spread
 from tiny_llm_kit.trace.tables import figures_table
 from tiny_llm_kit.trace.text import counted
 

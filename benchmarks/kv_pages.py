@@ -15,10 +15,10 @@ from tiny_llm_kit.engine.loading import Loading, load_network, random_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling.kv_budget import kv_bytes_per_token
 from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
+from tiny_llm_kit.engine.samples import interleave
 from tiny_llm_kit.engine.weights.random_weights import SHAPES, shape
 from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.samples import interleave
 
 from .command import RunProgress, carry_out, port_of
 from .model_calls import Week3Calls

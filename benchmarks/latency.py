@@ -17,11 +17,11 @@ from tiny_llm_kit.engine.arguments import DTYPES
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling.kv_budget import kv_bytes_per_token
 from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
+from tiny_llm_kit.engine.samples import interleave
 from tiny_llm_kit.engine.weights.random_weights import SHAPES, QuantizedCheckpoint, RandomCheckpoint, shape
 from tiny_llm_kit.model.quantization import QUANTIZATIONS, WeightQuantizer
 from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.samples import interleave
 from tiny_llm_kit.trace.workload import prompt_of
 
 from .baselines import module_of

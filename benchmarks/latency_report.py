@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from tiny_llm_kit.engine.samples import ratio, spread
 from tiny_llm_kit.engine.weights.random_weights import shape
 from tiny_llm_kit.model.config import ModelConfig
-from tiny_llm_kit.trace.samples import ratio, spread
 from tiny_llm_kit.trace.tables import figures_table
 from tiny_llm_kit.trace.text import counted
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from tiny_llm_kit.course.address import Day
 from tiny_llm_kit.course.capabilities import ends_at_a_blank
+from tiny_llm_kit.engine.samples import in_turns
 from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.solution_types import ServingPackage
 from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.samples import in_turns
 from tiny_llm_kit.trace.serve import EndlessTokenizer, Serving
 from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
 from tiny_llm_kit.trace.trace import percentile

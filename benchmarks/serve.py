@@ -16,11 +16,11 @@ from typing import Any
 
 from tiny_llm_kit.course.doctor import authors_tools
 from tiny_llm_kit.engine.arguments import DTYPES, json_object, positive_number
+from tiny_llm_kit.engine.samples import in_turns, turned
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import BACKENDS
 from tiny_llm_kit.terminal import command, write_file
 from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.samples import in_turns, turned
 
 from .command import RunProgress, carry_out, port_of
 from .datasets import BY_STEPS, DATASETS

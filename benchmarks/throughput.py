@@ -22,12 +22,12 @@ from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.load_job import config_of, draft_network_of, loading_of, network_of, rounds_of
 from tiny_llm_kit.engine.loading import random_network
 from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.samples import in_turns
 from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint
 from tiny_llm_kit.model.quantization import QUANTIZATIONS
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.samples import in_turns
 from tiny_llm_kit.trace.serve import EndlessTokenizer
 from tiny_llm_kit.trace.workload import Workload
 

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tiny_llm_kit.trace.samples import ratio, spread
+from tiny_llm_kit.engine.samples import ratio, spread
 from tiny_llm_kit.trace.tables import figures_table
 from tiny_llm_kit.trace.text import counted
 

@@ -14,8 +14,8 @@ from typing import Any
 from benchmarks.model_calls import Week2Calls
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.samples import interleave
 from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.samples import interleave
 from tiny_llm_kit.trace.simulation.cost_fit import fit_line
 from tiny_llm_kit.trace.simulation.step_cost import pairs
 from tiny_llm_kit.trace.workload import prompt_of

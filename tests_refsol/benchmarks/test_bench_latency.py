@@ -14,11 +14,12 @@ from benchmarks.latency import LatencyPlan, engines, fastest_product, measure
 from benchmarks.latency_report import Roof, points, roof, work
 from book.tools import roofline_screen, screens
 from tiny_llm_given.layers import DenseLinear
+from tiny_llm_kit.engine import samples
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling.kv_budget import kv_bytes_per_token
 from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
-from tiny_llm_kit.trace import provenance, samples
+from tiny_llm_kit.trace import provenance
 
 TINY = LatencyPlan(config="tiny-qwen3", layers=1, dtype="float32", threads=(1,), rounds=2, output_len=2)
 BASELINES = {"torch": ("transformers",)}
@@ -399,14 +400,8 @@ def test_the_roof_is_that_of_the_fastest_type_and_a_hopeless_one_is_not_tried():
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_speed_of_a_product_is_its_operations_over_the_fastest_time(backend, monkeypatch):
     """Two for each of size · size · size; of three timed ones the fastest."""
-    kit, clock = (
-        Port("tiny_llm_ref", backend, "cpu", "float32").backend_module,
-        iter([0, 9, 0, 7, 0, 4, 0, 8]),
-    )
-    untimed = 2 if backend == "mlx" else 0  # torch's first one is timed, and not counted
-    for _ in range(untimed):
-        next(clock)
-    monkeypatch.setattr(kit.time, "perf_counter", lambda: next(clock))
+    kit = Port("tiny_llm_ref", backend, "cpu", "float32").backend_module
+    monkeypatch.setattr(kit, "seconds_of", lambda run, rounds: [run() or 7, 4, 8][:rounds])
     assert kit.product_speed("cpu", "float32", 64) == 2 * 64**3 / 4
 
 

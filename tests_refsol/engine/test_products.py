@@ -235,7 +235,7 @@ def test_a_product_is_computed_while_it_is_timed(monkeypatch, port):
     """MLX's products are lazy: their description takes no time."""
     computed = []
     monkeypatch.setattr(port.backend_module, "evaluate", computed.append)
-    product_choice.timed(port, lambda x, w, bias: x + w, 1, [2, 3])
+    product_choice.multiply_all(port, lambda x, w, bias: x + w, 1, [2, 3])
     assert computed == [3, 4]
 
 

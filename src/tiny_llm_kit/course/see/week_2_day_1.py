@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ...engine.port import Port
-from ...trace.samples import medians
+from ...engine.samples import medians
 from .shared import MODEL, shipped
 
 CONTEXTS = (16, 64, 256, 1024)

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from ...engine.loading import load_checkpoint
 from ...engine.port import Port
+from ...engine.samples import medians
 from ...model.quantization import GROUP_SIZES, WeightQuantizer
 from ...model.tokenizer import load_tokenizer
 from ...trace.prompts import rendered
-from ...trace.samples import medians
 from .shared import MODEL
 from .week_1_day_5 import QUESTION
 

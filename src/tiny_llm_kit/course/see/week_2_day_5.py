@@ -4,7 +4,7 @@ import numpy as np
 from rich.console import Console
 
 from ...engine.port import Port
-from ...trace.samples import medians
+from ...engine.samples import medians
 
 VISIBLE, HIDDEN, NO_NUMBER = "██", " ·", " ?"
 ROUNDS = {128: 31, 512: 15, 2048: 7}  # by length; short runs are cheap, and noisy

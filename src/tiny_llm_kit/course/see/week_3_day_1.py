@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from ...engine.port import Port
+from ...engine.samples import medians
 from ...model.tokenizer import load_tokenizer
 from ...solution_types import BlockTable
-from ...trace.samples import medians
 from ...trace.tables import figures_table
 from .shared import MODEL, shipped
 

@@ -17,9 +17,9 @@ from tiny_llm_given.native.kernel import available_threads, of_numpy, packed_sha
 from tiny_llm_given.native.read_memory import read_memory
 
 from ...engine.port import Port
+from ...engine.samples import medians
 from ...model.files import Json
 from ...solution_types import Array
-from ...trace.samples import medians
 from .own_process import in_own_process
 
 SHOWN_ON = "torch"

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ...engine.port import Port
+from ...engine.samples import medians
 from ...solution_types import Array
-from ...trace.samples import medians
 from ...trace.tables import figures_table
 from .routed_text import KINDS, RoutedText, routed_text
 

@@ -5,7 +5,6 @@ Twin of `backend_torch.py`.
 
 import gc
 import os
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
@@ -15,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..samples import seconds_of
 from . import blas
 
 blas.preload()  # before mlx: on Linux its wheel would otherwise bind the slow reference BLAS
@@ -185,23 +185,17 @@ def read_bandwidth(device: str, size: int = 2**28) -> float:
     """
     if device == "cpu":
         host = np.ones(size, np.float32)
-        return 4 * size / min(_seconds(lambda: host @ host) for _ in range(5))
+        return 4 * size / min(seconds_of(lambda: host @ host, 5, warmup=0))
     numbers = mx.ones((size,))
     mx.eval(numbers)
-    return 4 * size / min(_seconds(lambda: mx.sum(numbers).item()) for _ in range(5))
+    return 4 * size / min(seconds_of(lambda: mx.sum(numbers).item(), 5, warmup=0))
 
 
 def product_speed(device: str, dtype: str, size: int) -> float:
     """Operations per second of the product of two matrices of size · size numbers: the best of three."""
     a, b = (random_normal((size, size), 1.0, 0.0, dtype, device) for _ in "ab")
-    mx.eval(a, b, a @ b)  # the first product compiles kernels
-    return 2 * size**3 / min(_seconds(lambda: mx.eval(a @ b)) for _ in range(3))
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    # The first product, not counted, compiles kernels.
+    return 2 * size**3 / min(seconds_of(lambda: mx.eval(a @ b), 3))
 
 
 def concatenate(arrays: list[mx.array], axis: int) -> mx.array:

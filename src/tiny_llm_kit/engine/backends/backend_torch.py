@@ -9,7 +9,6 @@ import gc
 import itertools
 import os
 import platform
-import time
 import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -30,6 +29,8 @@ os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
 # Linux gives large pages to large arrays that ask for them. Read at the first allocation.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 import torch
+
+from ..samples import seconds_of
 
 Array = torch.Tensor
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -224,25 +225,18 @@ def keep_compiled(folder: Path) -> None:
 def read_bandwidth(device: str, size: int = 2**28) -> float:
     """Bytes per second that a reduction reads from memory: the best of five over `size` numbers of four bytes."""
     numbers = torch.ones(size, device=device)
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        numbers.sum().item()
-        seconds.append(time.perf_counter() - start)
-    return 4 * size / min(seconds)
+    return 4 * size / min(seconds_of(lambda: numbers.sum().item(), 5, warmup=0))
 
 
 def product_speed(device: str, dtype: str, size: int) -> float:
     """Operations per second of the product of two matrices of size · size numbers: the best of three."""
     a, b = (random_normal((size, size), 1.0, 0.0, dtype, device) for _ in "ab")
-    seconds = []
-    for _ in range(4):  # the first product compiles kernels
-        synchronize(device)
-        start = time.perf_counter()
+
+    def multiply() -> None:
         torch.matmul(a, b)
         synchronize(device)
-        seconds.append(time.perf_counter() - start)
-    return 2 * size**3 / min(seconds[1:])
+
+    return 2 * size**3 / min(seconds_of(multiply, 3))  # the first product, not counted, compiles kernels
 
 
 def concatenate(arrays: list[torch.Tensor], axis: int) -> torch.Tensor:

@@ -4,11 +4,12 @@ What is measured is kept as that of `product_choice` is. Decodes are not measure
 the others copy it first.
 """
 
-import time
-from statistics import median
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ..port import Port
+from ..samples import medians
 from .product_choice import ROUNDS, USUAL, Seconds, kept_seconds, wanted_here
 
 NATIVE = "native"
@@ -52,11 +53,8 @@ def _of_text(port: Port, tokens: int) -> dict[str, float]:
     pages = [random(tokens // PAGE, PAGE, KV_HEADS, SIZE) for _ in range(2)]
     chunk = [random(ROWS, KV_HEADS, SIZE) for _ in range(2)]
     arguments = random(ROWS, HEADS, SIZE), *chunk, *pages, port.array(list(range(tokens))), SCALE
-    taken: dict[str, list[float]] = {}
-    for round_ in range(1 + ROUNDS):
-        for name, way in port.given.chunk_ways().items():
-            start = time.perf_counter()
-            port.backend_module.evaluate(way(*arguments))
-            if round_ > 0:  # the first one starts threads
-                taken.setdefault(name, []).append(time.perf_counter() - start)
-    return {name: median(each) for name, each in taken.items()}
+
+    def attend(way: Callable[..., Any]) -> None:
+        port.backend_module.evaluate(way(*arguments))
+
+    return medians({name: partial(attend, way) for name, way in port.given.chunk_ways().items()}, ROUNDS)

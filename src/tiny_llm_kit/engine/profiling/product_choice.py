@@ -7,12 +7,11 @@ that was busy and is quiet now.
 
 import json
 import os
-import time
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from tiny_llm_given.user_cache import user_cache
@@ -20,6 +19,7 @@ from tiny_llm_given.user_cache import user_cache
 from ...solution_types import Network
 from ..machine import load_per_core, processor_name
 from ..port import Port
+from ..samples import medians
 
 MEASURED, USUAL = "measured", "usual"
 VARIABLE = "TINY_LLM_PRODUCTS"  # one of these two, where nothing else is asked for
@@ -200,18 +200,18 @@ def measure_ways(
         if way.layout not in prepared:
             copies = range(max(sizes.values()) // one_size)
             prepared[way.layout] = [way.prepare(copy()) for _ in copies]
-    found: dict[str, dict[int, list[float]]] = {name: {} for name in ways}
+    seconds: dict[str, dict[int, float]] = {name: {} for name in ways}
     for rows, size in sizes.items():
         x, count = matrix(port, (rows, SHAPE[1])), max(1, size // one_size)
-        for round_ in range(1 + ROUNDS):
-            for name, way in ways.items():
-                if way.most_rows is None or rows <= way.most_rows:
-                    taken = timed(port, way.multiply, x, prepared[way.layout][:count])
-                    if (
-                        round_ > 0
-                    ):  # the first one starts threads, and these share the cores only after a while
-                        found[name].setdefault(rows, []).append(taken / (count * one_size))
-    return {name: {rows: median(each) for rows, each in by_rows.items()} for name, by_rows in found.items()}
+        calls = {
+            name: partial(multiply_all, port, way.multiply, x, prepared[way.layout][:count])
+            for name, way in ways.items()
+            if way.most_rows is None or rows <= way.most_rows
+        }
+        # The first round, which is not counted, starts threads; these share the cores only after a while.
+        for name, taken in medians(calls, ROUNDS).items():
+            seconds[name][rows] = taken / (count * one_size)
+    return seconds
 
 
 def matrix(port: Port, shape: tuple[int, int]) -> Any:
@@ -226,9 +226,7 @@ def copy_of(port: Port, array: Any) -> Any:
     return copy
 
 
-def timed(port: Port, multiply: Any, x: Any, matrices: list[Any]) -> float:
-    """Seconds of the products of x with each matrix."""
-    start = time.perf_counter()
+def multiply_all(port: Port, multiply: Any, x: Any, matrices: list[Any]) -> None:
+    """The products of x with each matrix, computed."""
     for w in matrices:
         port.backend_module.evaluate(multiply(x, w, None))
-    return time.perf_counter() - start

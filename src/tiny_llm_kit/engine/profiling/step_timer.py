@@ -1,6 +1,5 @@
 """Measures the cost of a runner's steps, for the step profile of Day 3.5."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -9,6 +8,7 @@ import numpy as np
 
 from ...solution_types import PackedBatch, ServingPackage
 from ..packed_runner import PackedRunner
+from ..samples import seconds_of
 
 ROUNDS = 3  # measured runs, after one that warms up
 SIZES = (16, 64, 256, 512, 1024, 2048)
@@ -44,13 +44,7 @@ class StepTimer:
     def seconds(self, tokens: int, decodes: int) -> float:
         """The median seconds of a step with `tokens` tokens: `decodes` decodes, and one prompt for the rest."""
         batch = self.batch(tokens, decodes)
-        self.runner.run(batch)
-        taken = []
-        for _ in range(ROUNDS):
-            start = time.perf_counter()
-            self.runner.run(batch)
-            taken.append(time.perf_counter() - start)
-        return median(taken)
+        return median(seconds_of(lambda: self.runner.run(batch), ROUNDS))
 
     def batch(self, tokens: int, decodes: int) -> PackedBatch:
         """A batch of `tokens` tokens: `decodes` decodes, and one prompt for the rest."""

@@ -1,12 +1,13 @@
 """What a row costs in steps of a few rows, measured on this machine for each number of requests."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ...solution_types import PackedBatch, ServingPackage
 from ..packed_runner import PackedRunner
+from ..samples import interleave
 
 ROUNDS = 3  # measured runs, after one that warms up
 MOST_ROWS = 64  # of a measured step
@@ -113,10 +114,5 @@ def verifying_batch(
 
 def _seconds(runner: PackedRunner, batches: Sequence[PackedBatch]) -> list[float]:
     """The shortest time of each batch. They take turns, so that whatever else runs for a while slows all of them."""
-    taken: list[list[float]] = [[] for _ in batches]
-    for _ in range(1 + ROUNDS):
-        for batch, mine in zip(batches, taken, strict=True):
-            start = time.perf_counter()
-            runner.run(batch)
-            mine.append(time.perf_counter() - start)
-    return [min(mine[1:]) for mine in taken]
+    runs = {number: partial(runner.run, batch) for number, batch in enumerate(batches)}
+    return [min(seconds) for seconds in interleave(runs, ROUNDS).values()]

@@ -57,6 +57,11 @@ def interleave(
     return in_turns({name: partial(timed, run) for name, run in candidates.items()}, progress(range(rounds)))
 
 
+def seconds_of(run: Callable[[], object], rounds: int, warmup: int = 1) -> list[float]:
+    """The seconds of one candidate, see `interleave`."""
+    return interleave({"": run}, rounds, warmup)[""]
+
+
 def medians(candidates: Mapping[Item, Callable[[], object]], rounds: int) -> dict[Item, float]:
     """The median seconds of every candidate, see `interleave`."""
     samples = interleave(candidates, rounds)
