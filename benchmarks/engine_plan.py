@@ -11,21 +11,22 @@ from tiny_llm_kit.engine.weights.random_weights import SHAPES, check_layers
 
 from .options import count, flag, option, switch
 
+
+def policies() -> list[str]:
+    """The names of all policies of the scheduler."""
+    return ["hybrid", "separate", *resolve_serving("ref").POLICIES]
+
+
 # Other ways to run our own engine, as options of it.
 VARIANTS: dict[str, dict[str, Any]] = {
     "unchunked": {"enable_chunked_prefill": False, "max_num_batched_tokens": None},
-    "separate": {"policy": "separate"},
+    **{name: {"policy": name} for name in policies()},
     "uncached": {"enable_prefix_caching": False},
     "undrafted": {"speculative_config": None},
     "synchronous": {"async_scheduling": False},
     "plain-kv": {"kv_cache_dtype": "auto"},
     "single": {"tensor_parallel_size": 1, "pipeline_parallel_size": 1},
 }
-
-
-def policies() -> list[str]:
-    """The names of all policies of the scheduler."""
-    return ["hybrid", "separate", *resolve_serving("ref").POLICIES]
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,9 @@ def test_a_result_says_with_which_activations(bench, activations):
     assert result["notes"] == notes and all(note in out for note in notes)
 
 
-@pytest.mark.parametrize("variant", [{}, VARIANTS["unchunked"], VARIANTS["separate"]], ids=str)
+@pytest.mark.parametrize(
+    "variant", [{}, VARIANTS["unchunked"], VARIANTS["separate"], VARIANTS["sarathi"]], ids=str
+)
 def test_a_late_prompt_meets_the_same_batch_under_every_policy(variant):
     """`arrives` counts decode steps: the first request has a token of its prompt, and one of each of the four."""
     port = Port("tiny_llm_ref", installed_backends()[-1], "cpu", "float32")
