@@ -3,8 +3,6 @@
 import hashlib
 import json
 import math
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +11,7 @@ from models.eval.evaluation import exact_answers, generates_exactly
 from models.eval.evaluation_cases import Suite, make_suites, read_material
 from models.eval.questions import read_corpus
 from tiny_llm_kit.model.tokenizer import load_tokenizer
-from tiny_llm_kit.repo import MODELS, ROOT
+from tiny_llm_kit.repo import MODELS
 
 # Training, and transformers as a judge, both need torch.
 pytestmark = pytest.mark.port("torch")
@@ -225,33 +223,23 @@ def test_experts_are_written_one_by_one_under_their_published_names(training):
     assert dict(published_tensors("mlp.down_proj.weight", stack[0])).keys() == {"mlp.down_proj.weight"}
 
 
-# Runs a training and prints every file that the process opened and every process that it started.
-SPY = """
-import runpy, sys
-seen = set()
-sys.addaudithook(lambda event, args: seen.add(str(args[0])) if event in ("open", "subprocess.Popen") else None)
-sys.argv = ["train", "--steps", sys.argv[1], "--out", sys.argv[2]]
-runpy.run_module("models.train.train", run_name="__main__")
-print("\\n".join(sorted(seen)))
-"""
+def trial(forks, out, steps: int) -> list[str]:
+    done = forks.run("tests_refsol.models.spied_training", "--steps", str(steps), "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
-def trial(out, steps: int) -> list[str]:
-    command = [sys.executable, "-c", SPY, str(steps), str(out)]
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
-
-
-def test_training_never_opens_the_held_out_questions(tmp_path):
+def test_training_never_opens_the_held_out_questions(forks, tmp_path):
     """A process of its own: the spy must see all that it opens."""
-    opened = trial(tmp_path / "a", steps=1)
+    opened = trial(forks, tmp_path / "a", steps=1)
     assert str(TRAIN / "corpus" / "scheduling.md") in opened, "the spy sees what is opened"
     assert [path for path in opened if "heldout" in path] == []
     assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
 
 
 @pytest.mark.long
-def test_training_is_deterministic_and_never_opens_the_held_out_questions(tmp_path):
-    opened = trial(tmp_path / "a", steps=3) + trial(tmp_path / "b", steps=3)
+def test_training_is_deterministic_and_never_opens_the_held_out_questions(forks, tmp_path):
+    opened = trial(forks, tmp_path / "a", steps=3) + trial(forks, tmp_path / "b", steps=3)
     assert str(TRAIN / "corpus" / "scheduling.md") in opened, "the spy sees what is opened"
     assert [path for path in opened if "heldout" in path] == []
     digests = {hashlib.sha256((tmp_path / name / "model.safetensors").read_bytes()).digest() for name in "ab"}

@@ -11,19 +11,22 @@
 namespace attention {
 #include "decode_attention.cpp"
 }
+namespace prompt {
+#include "prompt_attention.cpp"
+}
+#ifndef PAGES_ALONE  // the others do not read pages
 namespace between {
 #include "between_products.cpp"
 }
 namespace plain {
 #include "product.cpp"
 }
-namespace prompt {
-#include "prompt_attention.cpp"
-}
 namespace quantized {
 #include "quantized_product.cpp"
 }
-using attention::attend_decodes, plain::multiply_bf16, plain::multiply_float, quantized::multiply_quantized;
+using plain::multiply_bf16, plain::multiply_float, quantized::multiply_quantized;
+#endif
+using attention::attend_decodes;
 
 // Keys or values as pages keep them, and the numbers that are read.
 template <typename Number>
@@ -41,6 +44,7 @@ struct Pages {
   }
 };
 
+#ifndef PAGES_ALONE
 template <typename Number>
 static int run_product(int64_t rows, int64_t outputs, int64_t columns, bool biased) {
   constexpr int64_t C = 4 / sizeof(Number);
@@ -83,6 +87,7 @@ static int run_quantized(int64_t rows, int64_t outputs, int group, int bits) {
   return run_quantized<Number>(some<Number>(count), type, rows, outputs, groups, group, bits) |
          run_quantized<Number>(some_halves(count), quantized::OF_FLOAT16, rows, outputs, groups, group, bits);
 }
+#endif
 
 template <typename Number>
 static int run_attention(int64_t queries, int64_t kv_heads, int64_t size) {
@@ -109,6 +114,7 @@ static int run_chunk(int64_t rows, int64_t past, int64_t size, int64_t window) {
                               size, window, 0.25f, false, 2);
 }
 
+#ifndef PAGES_ALONE
 static int run_between(int64_t rows, int64_t size, int64_t half) {
   const auto x = some<uint16_t>(rows * 2 * size), weight = some<uint16_t>(size);
   std::vector<uint16_t> y(rows * size);
@@ -120,13 +126,14 @@ static int run_between(int64_t rows, int64_t size, int64_t half) {
          between::split_heads_bf16(heads.data(), head_weight.data(), nullptr, angles.data(), angles.data(), query.data(),
                                    key.data(), value.data(), rows, 2, 1, 2 * half, half, 0.1f, 2);
 }
+#endif
 
 template <typename Number>
 static int run_all() {
   int failed = 0;
   for (int64_t queries : {1, 2, 7, 16})
     for (int64_t size : {16, 80, 256}) failed |= run_attention<Number>(queries, 2, size);
-  if (KEPT != AS_QUERIES) return failed;  // the others do not read pages
+#ifndef PAGES_ALONE
   for (int64_t rows : {1, 2, 5, 13})
     for (int64_t outputs : {1, 16, 65, 130})
       for (int64_t columns : {1, 2, 33}) failed |= run_product<Number>(rows, outputs, columns, columns == 33);
@@ -134,6 +141,7 @@ static int run_all() {
     for (int64_t outputs : {1, 17, 48})
       for (int group : {32, 64, 128})
         for (int bits : {4, 8}) failed |= run_quantized<Number>(rows, outputs, group, bits);
+#endif
   return failed;
 }
 
@@ -141,8 +149,10 @@ static int run_rest() {
   int failed = 0;
   for (int64_t past : {0, 5, 300})
     for (int64_t size : {16, 80, 256}) failed |= run_chunk(7, past, size, past == 300 ? 9 : 0);
+#ifndef PAGES_ALONE
   for (int64_t rows : {1, 3})
     for (int64_t size : {1, 16, 37}) failed |= run_between(rows, size, rows * 16);
+#endif
   return failed;
 }
 

@@ -554,7 +554,10 @@ def test_a_blank_task_has_its_address(sources):
         forget()
 
 
-@pytest.mark.parametrize(("kept", "path"), [("AS_QUERIES", ""), ("INT8", PATHS[-1]), ("E4M3", PATHS[-1])])
+@pytest.mark.parametrize(
+    ("kept", "path"),
+    [("AS_QUERIES", ""), *((kept, f"{PATHS[-1]} -DPAGES_ALONE") for kept in ("INT8", "E4M3"))],
+)
 def test_the_sanitizers_find_nothing(tmp_path, kept, path):
     """A process of its own: the sanitizers must be loaded before anything else.
 

@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -435,10 +434,9 @@ SMALL = ("--prompt-tokens", "300", "--decodes", "2", "--prefill-step", "64")
 
 
 @pytest.mark.parametrize("port", installed_backends())
-def test_both_runs_by_the_real_model(port, tmp_path):
-    program = [sys.executable, "-m", "tiny_llm_kit.commands.timeline", "--solution", "ref", "--backend", port]
-    program += ["--device", "cpu", "--model", "tiny-qwen3-moe", *SMALL, *FILES]
-    done = subprocess.run(program, cwd=tmp_path, capture_output=True, encoding="utf-8")
+def test_both_runs_by_the_real_model(forks, port, tmp_path):
+    options = f"--solution ref --backend {port} --device cpu --model tiny-qwen3-moe".split()
+    done = forks.run("tiny_llm_kit.commands.timeline", *options, *SMALL, *FILES, folder=tmp_path)
     errors = [line for line in done.stderr.splitlines() if not line.startswith("warning: the load is")]
     assert (done.returncode, errors) == (0, [])
     assert re.search(r"stall steps +4 +0 *\n", done.stdout)
