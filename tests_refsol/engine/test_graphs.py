@@ -13,8 +13,9 @@ from torch._dynamo.utils import counters
 
 from support.replay_emulator import RecordedGraph
 from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.pad_batch import pad_batch
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.step_shapes import StepShapes, decodes_of_padding, rows_of_padding
+from tiny_llm_kit.engine.step_shapes import StepShapes
 from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
 from tiny_llm_ref import serving
 from tiny_llm_ref.serving import PackedBatch, PackedInputs, SamplingParams, inputs_of, make_buckets
@@ -146,7 +147,7 @@ def test_a_cpu_has_two_graphs_per_part_for_all_layers_and_all_numbers_of_rows(to
     runner = runner_of(torch_port, model, [])
     parts = len(graphs.PARTS["cpu"])
     for count, expected in ((1, parts), (2, 2 * parts)):
-        runner.run(rows_of_padding(serving, count, BLOCKS * PAGE))
+        runner.run(pad_batch(serving, BLOCKS, PAGE, [(count, 0)]))
         assert compiler.count == expected
     with torch._dynamo.config.patch(error_on_recompile=True):
         for chunk in (1, 3, 5, 14):
@@ -171,7 +172,7 @@ def test_attention_of_decodes_on_a_cpu_has_two_graphs(torch_port, compiler, grap
     runner = runner_of(torch_port, torch_port.given.compile_model(model, "cpu", 3), compiled)
     each = len(graphs.PARTS["cpu"]) + 1
     for count, expected in ((1, each), (2, 2 * each)):
-        runner.run(decodes_of_padding(serving, count, BLOCKS, PAGE))
+        runner.run(pad_batch(serving, BLOCKS, PAGE, [(1, 2)] * count))
         assert compiler.count == expected
     compiled.clear()
     batches = [decodes(5), decodes(20, 17), decodes(3, 9, 23), decodes(16, 2, 4, 20), decodes(1)]
@@ -226,7 +227,7 @@ def test_a_cpu_without_bf16_units_compiles_its_products_in_float32_too(
     model = port.given.compile_model(model_of(port), "cpu", 3)
     runner = runner_of(port, model, [])
     for count in (1, 2, 14):
-        runner.run(rows_of_padding(serving, count, BLOCKS * PAGE))
+        runner.run(pad_batch(serving, BLOCKS, PAGE, [(count, 0)]))
     assert compiler.count == 3 * len(graphs.PARTS["cpu"]) and not counters["graph_break"]
 
 
@@ -426,7 +427,7 @@ def test_inductor_compiles_the_parts(dtype, tmp_path, monkeypatch):
     torch._dynamo.reset()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     port = Port("tiny_llm_ref", "torch", "cpu", dtype)
-    batches = [decodes_of_padding(serving, 1, BLOCKS, PAGE), mixed_batch(9), decodes(16, 2, 4, 20)]
+    batches = [pad_batch(serving, BLOCKS, PAGE, [(1, 2)]), mixed_batch(9), decodes(16, 2, 4, 20)]
     model = model_of(port, "device")
     expected = logits_of(port, model, batches)
     actual = logits_of(port, port.given.compile_model(model, "cpu", 2), batches)

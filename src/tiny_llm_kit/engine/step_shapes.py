@@ -8,6 +8,7 @@ from tiny_llm_given.user_cache import user_cache
 from ..solution_types import Bucket, Buckets, Network, PackedBatch, ServingPackage
 from .engine_options import EngineLimits, EngineOptions
 from .packed_runner import OtherRanks, PackedRunner
+from .pad_batch import pad_batch
 from .port import Port
 from .progress_bar import warm_up_bar
 
@@ -57,35 +58,10 @@ def shapes_without_buckets(
         most: tokens of a step.
         max_num_seqs: requests of a step.
     """
-    decodes = [decodes_of_padding(names, count, pad_block, block_size) for count in {1, min(2, max_num_seqs)}]
-    chunks = [rows_of_padding(names, count, pad_block * block_size) for count in {min(2, most), most}]
-    return decodes + chunks
-
-
-def decodes_of_padding(names: ServingPackage, count: int, pad_block: int, block_size: int) -> PackedBatch:
-    """A warm-up batch: `count` decodes that read two tokens of the pad block, and write to it.
-
-    Args:
-        names: of the solution's `serving`.
-    """
-    context = 2  # three keys with the row itself: a compiler takes a size of 1 for a constant
-    table = [pad_block] * -(-(context + 1) // block_size)
-    return names.PackedBatch(
-        [0] * count, [context] * count, [pad_block * block_size] * count, list(range(count + 1)), [context] * count,
-        [table] * count, list(range(count)), [names.SamplingParams()] * count,
-    )  # fmt: skip
-
-
-def rows_of_padding(names: ServingPackage, count: int, pad_slot: int) -> PackedBatch:
-    """A warm-up batch: one prompt of `count` tokens, whose keys and values go to the pad block.
-
-    Args:
-        names: of the solution's `serving`.
-    """
-    sampling = [names.SamplingParams()]
-    return names.PackedBatch(
-        [0] * count, list(range(count)), [pad_slot] * count, [0, count], [0], [[]], [count - 1], sampling
-    )
+    # Three keys with the row itself: a compiler takes a size of 1 for a constant.
+    decodes = [[(1, 2)] * count for count in {1, min(2, max_num_seqs)}]
+    chunks = [[(count, 0)] for count in {min(2, most), most}]
+    return [pad_batch(names, pad_block, block_size, requests) for requests in decodes + chunks]
 
 
 # On an HPU, the largest step that is captured as a whole: its rows, and the slots of the pages that its chunks read.

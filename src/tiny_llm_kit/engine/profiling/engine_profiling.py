@@ -3,6 +3,7 @@
 from ...solution_types import Array, Network, PackedBatch, ServingPackage, StepProfile
 from ..engine_options import EngineLimits, EngineOptions
 from ..packed_runner import OtherRanks, PackedRunner
+from ..pad_batch import pad_batch
 from ..port import Port
 from .kv_budget import blocks_that_fit, check_pool, kv_bytes_per_token
 from .step_timer import SIZES, StepTimer, fit_line
@@ -66,15 +67,8 @@ def profiling_batch(
 
     For a pool of one block: all its keys are read from and written to the pad block.
     """
-    batch = names.PackedBatch()
-    for start in range(0, count, longest):
-        size = min(longest, count - start)
-        batch.positions.extend(range(longest - size, longest))
-        batch.query_start.append(start + size)
-        batch.context_lens.append(longest - size)
-        batch.block_tables.append([1] * -(-longest // block_size))
-    batch.token_ids.extend([0] * count)
-    batch.slots.extend([block_size] * count)
+    sizes = [min(longest, count - start) for start in range(0, count, longest)]
+    batch = pad_batch(names, 1, block_size, [(size, longest - size) for size in sizes], sampled=0)
     batch.sample_rows.extend(range(max(0, count - rows), count))
     batch.sampling.extend([names.SamplingParams(1.0, top_p=0.9, top_k=50)] * len(batch.sample_rows))
     return batch

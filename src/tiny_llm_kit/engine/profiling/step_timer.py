@@ -6,8 +6,9 @@ from statistics import median
 
 import numpy as np
 
-from ...solution_types import PackedBatch, ServingPackage
+from ...solution_types import ServingPackage
 from ..packed_runner import PackedRunner
+from ..pad_batch import pad_batch
 from ..samples import seconds_of
 
 ROUNDS = 3  # measured runs, after one that warms up
@@ -30,7 +31,7 @@ def fit_line(samples: Sequence[tuple[int, float, float]]) -> StepLine:
 
 
 class StepTimer:
-    """Runs steps that read and write only the pad block, so that no request's keys change.
+    """Runs steps of the pad block, see `pad_batch`.
 
     Args:
         names: the module `serving` of a solution.
@@ -43,20 +44,6 @@ class StepTimer:
 
     def seconds(self, tokens: int, decodes: int) -> float:
         """The median seconds of a step with `tokens` tokens: `decodes` decodes, and one prompt for the rest."""
-        batch = self.batch(tokens, decodes)
+        requests = [(1, self.context)] * decodes + [(tokens - decodes, 0)] * (tokens > decodes)
+        batch = pad_batch(self.names, self.runner.num_blocks, self.block_size, requests)
         return median(seconds_of(lambda: self.runner.run(batch), ROUNDS))
-
-    def batch(self, tokens: int, decodes: int) -> PackedBatch:
-        """A batch of `tokens` tokens: `decodes` decodes, and one prompt for the rest."""
-        batch = self.names.PackedBatch()
-        parts = [(1, self.context)] * decodes + [(tokens - decodes, 0)] * (tokens > decodes)
-        for size, past in parts:
-            batch.token_ids.extend([0] * size)
-            batch.positions.extend(range(past, past + size))
-            batch.query_start.append(len(batch.token_ids))
-            batch.context_lens.append(past)
-            batch.block_tables.append([self.runner.num_blocks] * -(-(past + size) // self.block_size))
-            batch.sample_rows.append(len(batch.token_ids) - 1)
-            batch.sampling.append(self.names.SamplingParams())
-        batch.slots.extend([self.runner.num_blocks * self.block_size] * tokens)
-        return batch

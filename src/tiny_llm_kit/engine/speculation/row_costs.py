@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from ...solution_types import PackedBatch, ServingPackage
 from ..packed_runner import PackedRunner
+from ..pad_batch import pad_batch
 from ..samples import interleave
 
 ROUNDS = 3  # measured runs, after one that warms up
@@ -65,7 +65,9 @@ def measured_row_costs(
     counts = request_counts(max_num_seqs)
     drafts = [drafts_to_measure(count, most_drafts, room) for count in counts]
     steps = [(count, 1 + more) for count, each in zip(counts, drafts, strict=True) for more in (0, each)]
-    seconds = _seconds(runner, [verifying_batch(names, runner, *step, context) for step in steps])
+    place = names, runner.num_blocks, runner.block_size
+    batches = [pad_batch(*place, [(rows, context)] * count, sampled=rows) for count, rows in steps]
+    seconds = _seconds(runner, batches)
     return RowCosts(
         {
             count: step_cost(count, each, plain, drafted)
@@ -93,23 +95,6 @@ def request_counts(most: int) -> list[int]:
         counts.append(count)
         count *= 4
     return [*counts, most]
-
-
-def verifying_batch(
-    names: ServingPackage, runner: PackedRunner, count: int, rows: int, context: int
-) -> PackedBatch:
-    """A batch of `count` requests, each with `rows` sampled rows after `context` tokens, all in the pad block."""
-    batch: Any = names.PackedBatch()
-    block, total = runner.num_blocks, count * rows
-    batch.token_ids.extend([0] * total)
-    batch.positions.extend([*range(context, context + rows)] * count)
-    batch.slots.extend([block * runner.block_size] * total)
-    batch.query_start.extend(range(rows, total + 1, rows))
-    batch.context_lens.extend([context] * count)
-    batch.block_tables.extend([[block] * -(-(context + rows) // runner.block_size)] * count)
-    batch.sample_rows.extend(range(total))
-    batch.sampling.extend([names.SamplingParams()] * total)
-    return batch
 
 
 def _seconds(runner: PackedRunner, batches: Sequence[PackedBatch]) -> list[float]:
