@@ -1,56 +1,39 @@
 """`pdm run bench-kv`: decode steps of one model over keys and values kept in each way, at several lengths.
 
-What the pages hold does not change the time of a step, so contexts of thousands of tokens need no prompt.
+What the pages hold does not change the time of a step, so contexts of thousands of tokens need no prompt. `--returning`
+measures a conversation that goes on instead; `--returning --help` has its options.
 """
 
-import os
+import argparse
 from dataclasses import dataclass
 from typing import Any
 
 from tiny_llm_kit.course.address import Day
 from tiny_llm_kit.course.capabilities import ends_at_a_blank
-from tiny_llm_kit.engine.arguments import DTYPES, model_argument
 from tiny_llm_kit.engine.engine_options import KV_CACHE_DTYPES
-from tiny_llm_kit.engine.loading import Loading, load_network, random_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling.kv_budget import kv_bytes_per_token
-from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
 from tiny_llm_kit.engine.samples import interleave
-from tiny_llm_kit.engine.weights.random_weights import SHAPES, shape
 from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.provenance import provenance
 
+from . import returning
 from .command import RunProgress, carry_out, port_of
-from .model_calls import Week3Calls
+from .model_calls import ModelPlan, Week3Calls
 from .options import bench_parser, check_context, count, counts, option, plain, plan_of
 
 
 @dataclass(frozen=True)
-class KvPlan:
+class KvPlan(ModelPlan):
     """Options of the command."""
 
-    model: str = option("smollm2", "a shipped name, a folder or a file", type=model_argument)
-    config: str | None = option(
-        None, "instead of --model: a shape with random weights", choices=sorted(SHAPES)
-    )
-    layers: int | None = count(None, "with random weights: fewer layers than the shape has")
-    dtype: str = option("auto", choices=DTYPES)
     kv_cache_dtype: tuple[str, ...] = option(
         KV_CACHE_DTYPES, "ways to keep keys and values", choices=KV_CACHE_DTYPES, nargs="+"
     )
     batch_size: tuple[int, ...] = counts((1, 16), "requests of a step")
     input_len: tuple[int, ...] = counts((128, 1024, 4096, 8000), "tokens that each has before a step")
     output_len: int = count(8, "steps of one sample")
-    threads: int = count(os.cpu_count() or 1)
     rounds: int = count(5, "samples of each way, taken in turns")
-
-
-def network_of(plan: KvPlan, port: Port) -> Any:
-    """The model that is asked for; the pages of all ways are read by the same weights."""
-    if plan.config is None:
-        loading = Loading(rounds_activations=activation_choice(port, None))
-        return load_network(port, plan.model, "week3", loading)[0]
-    return random_network(port, shape(plan.config, plan.layers))[0]
 
 
 def measure(plan: KvPlan, port: Port, report: RunProgress) -> dict[str, Any]:
@@ -59,7 +42,7 @@ def measure(plan: KvPlan, port: Port, report: RunProgress) -> dict[str, Any]:
     Raises:
         ValueError: a request is longer than what the model reads.
     """
-    before, network = provenance(port.device), network_of(plan, port)
+    before, network = provenance(port.device), plan.network(port)
     longest, rows = max(plan.input_len) + plan.output_len, max(plan.batch_size)
     check_context(longest, network.config.max_position_embeddings)
     kinds = {
@@ -87,12 +70,26 @@ def measure(plan: KvPlan, port: Port, report: RunProgress) -> dict[str, Any]:
     }
 
 
+def parser(argv: list[str] | None) -> argparse.ArgumentParser:
+    """The options of what is measured."""
+    chooser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    chooser.add_argument("--returning", action="store_true", help="measure a conversation that goes on")
+    if chooser.parse_known_args(argv)[0].returning:
+        return bench_parser("kv", returning.__doc__, returning.ReturningPlan, chooser)
+    return bench_parser("kv", __doc__, KvPlan, chooser)
+
+
 @command
 def main(argv: list[str] | None = None) -> None:
-    options = bench_parser("kv", __doc__, KvPlan).parse_args(argv)
-    plan = plan_of(KvPlan, options)
-    with ends_at_a_blank(needs=Day(3, 3)):
-        carry_out("kv", options, argv, lambda report: measure(plan, port_of(options), report))
+    options = parser(argv).parse_args(argv)
+
+    def run(report: RunProgress) -> dict[str, Any]:
+        if options.returning:
+            return returning.measure(plan_of(returning.ReturningPlan, options), port_of(options), report)
+        return measure(plan_of(KvPlan, options), port_of(options), report)
+
+    with ends_at_a_blank(needs=Day(4, 5) if options.returning else Day(3, 3)):
+        carry_out("kv", options, argv, run)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,42 @@
 """Calls of this course's engines on one model, as they are timed: with all the costs of serving."""
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tiny_llm_kit.engine.arguments import DTYPES, model_argument
 from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.loading import Loading, load_network, random_network
 from tiny_llm_kit.engine.model_runner import ModelRunner
 from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
+from tiny_llm_kit.engine.weights.random_weights import SHAPES, shape
 from tiny_llm_kit.trace.serve import EndlessTokenizer
 
+from .options import count, option
+
 BLOCK = 128  # tokens of a KV block of Week 3's engine
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """Options of a benchmark of Week 3's engine on one model."""
+
+    model: str = option("smollm2", "a shipped name, a folder or a file", type=model_argument)
+    config: str | None = option(
+        None, "instead of --model: a shape with random weights", choices=sorted(SHAPES)
+    )
+    layers: int | None = count(None, "with random weights: fewer layers than the shape has")
+    dtype: str = option("auto", choices=DTYPES)
+    threads: int = count(os.cpu_count() or 1)
+
+    def network(self, port: Port) -> Any:
+        """The model that is asked for."""
+        if self.config is None:
+            loading = Loading(rounds_activations=activation_choice(port, None))
+            return load_network(port, self.model, "week3", loading)[0]
+        return random_network(port, shape(self.config, self.layers))[0]
 
 
 @dataclass

@@ -13,6 +13,7 @@ from . import (
     latency_report,
     quality_report,
     real_model,
+    returning_report,
     scheduler_report,
     throughput_report,
 )
@@ -29,6 +30,7 @@ SHOW: dict[str, Callable[[Console, Mapping[str, Any]], None]] = {
     "serve": serving_report.show,
     "quality": quality_report.show,
     "kv": kv_pages_report.show,
+    "kv-returning": returning_report.show,
     "scheduler": scheduler_report.show,
     "lab": study.show,
 }
