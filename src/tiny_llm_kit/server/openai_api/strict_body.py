@@ -11,63 +11,21 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from tiny_llm_common.known_arguments import ANYTHING, rows_of
+
 from ...model.files import Json
 
 Values = tuple[object, ...]
-ANYTHING: Values = (...,)  # of a field that changes no answer, whatever its value
 
 
-def table(*rows: tuple[str, Values]) -> dict[str, Values]:
-    """Fields by name: names with spaces between them, and the values that change nothing."""
-    return {name: values for names, values in rows for name in names.split()}
+def table(*kinds: str) -> dict[str, Values]:
+    """Fields by name, with the values that change nothing: rows of `vllm_arguments.txt`."""
+    return {name: values for kind in kinds for name, values, _ in rows_of(f"http.{kind}")}
 
 
-GENERATION = table(
-    ("metadata safety_identifier prompt_cache_key guided_decoding_backend", ANYTHING),
-    ("service_tier", ("auto", "default")),
-    ("store use_beam_search return_token_ids return_tokens_as_token_ids", (False,)),
-    ("spaces_between_special_tokens", (True,)),
-    ("priority", (0,)),
-    ("length_penalty", (1,)),
-    ("vllm_xargs", ({},)),
-    ("bad_words", ([],)),
-    ("kv_transfer_params cache_salt allowed_token_ids guided_whitespace_pattern truncate_prompt_tokens", ()),
-    ("prompt_logprobs logprob_token_ids", ()),
-)
-COMPLETION = table(("suffix", ("",)), ("add_special_tokens", (True,)))
-TEMPLATE = table(
-    ("continue_final_message", (False,)),
-    ("chat_template", ()),
-    ("mm_processor_kwargs media_io_kwargs", ({},)),
-)
-CHAT = TEMPLATE | table(
-    ("functions documents", ([],)),
-    ("function_call", ("none", "auto")),
-    ("modalities", (["text"],)),
-    ("audio prediction web_search_options", ()),
-    ("verbosity", ("medium",)),
-    ("echo add_special_tokens", (False,)),
-    ("add_generation_prompt", (True,)),
-)
-STREAM = table(("include_obfuscation", (False,)))
-STRUCTURED = table(
-    ("disable_fallback disable_any_whitespace", ANYTHING),
-    ("disable_additional_properties", (False,)),
-    ("whitespace_pattern structural_tag", ()),
-)
-TOKENIZE = TEMPLATE | table(("return_token_strs", (False,)))
-RESPONSES = table(  # nothing is stored, whatever `store` says
-    ("metadata store prompt_cache_key safety_identifier parallel_tool_calls max_tool_calls", ANYTHING),
-    ("include tools", ([],)),
-    ("background", (False,)),
-    ("conversation previous_response_id prompt", ()),
-    ("reasoning stream_options", ({},)),
-    ("service_tier", ("auto", "default")),
-    ("text", ({"format": {"type": "text"}}, {})),
-    ("tool_choice", ("auto", "none")),
-    ("top_logprobs", (0,)),
-    ("truncation", ("disabled",)),
-)
+GENERATION, COMPLETION, STREAM = table("generation"), table("completion"), table("stream")
+CHAT, TOKENIZE = table("template", "chat"), table("template", "tokenize")
+STRUCTURED, RESPONSES = table("structured"), table("responses")
 
 
 def changes_nothing(value: object, values: Values) -> bool:
