@@ -27,7 +27,8 @@ def pages_of(b):
 
 def pool_of(b, kind, dtype="float32", num_blocks=5, page_size=3, heads=2, size=32):
     pools = import_module(f"tiny_llm_given.{b.name}.kv_pools")
-    return pools.QuantizedKvPool(num_blocks, page_size, heads, size, b.dtype(dtype), kind)
+    rows = b.quantize_rows if kind == "int8" else None
+    return pools.QuantizedKvPool(num_blocks, page_size, heads, size, b.dtype(dtype), rows)
 
 
 def e4m3(x):
@@ -45,9 +46,9 @@ def e4m3(x):
 )
 def test_int8_is_half_a_step_away_at_most(b, x):
     """A step is a scale; the largest number of a row is 127 of them, and their opposites are kept alike."""
-    codes, scales = (b.numpy(part) for part in pages_of(b).quantize_rows(b.array(x)))
+    codes, scales = (b.numpy(part) for part in b.quantize_rows(b.array(x)))
     assert codes.dtype == np.int8 and codes.min() >= -127
-    opposite, same = (b.numpy(part) for part in pages_of(b).quantize_rows(b.array(-x)))
+    opposite, same = (b.numpy(part) for part in b.quantize_rows(b.array(-x)))
     np.testing.assert_array_equal(opposite, -codes)
     np.testing.assert_array_equal(same, scales)
     errors = np.abs(codes * scales[:, None].astype(np.float64) - x)
@@ -56,7 +57,7 @@ def test_int8_is_half_a_step_away_at_most(b, x):
 
 
 def test_rows_of_zeros_stay_zeros(b):
-    codes, scales = (b.numpy(part) for part in pages_of(b).quantize_rows(b.array(np.zeros((2, 16)))))
+    codes, scales = (b.numpy(part) for part in b.quantize_rows(b.array(np.zeros((2, 16)))))
     assert not codes.any() and not scales.any()
 
 

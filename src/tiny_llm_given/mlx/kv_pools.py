@@ -5,7 +5,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from .quantized_pages import QuantizedPages, quantized
+from .quantized_pages import QuantizedPages, QuantizeRows, quantized
 
 
 class TinyKvPagedPool:
@@ -78,7 +78,8 @@ class QuantizedKvPool(TinyKvPagedPool):
     """A pool of pages in eight bits.
 
     Args:
-        kv_cache_dtype: "int8", with a scale of 16 bits for each token and head, or "fp8_e4m3" without scales.
+        quantize_rows: of a solution, for int8 with a scale of 16 bits for each token and head; None for e4m3 without
+            scales.
         dtype: of what is written and read; for the others see `TinyKvPagedPool`.
     """
 
@@ -89,9 +90,9 @@ class QuantizedKvPool(TinyKvPagedPool):
         num_kv_heads: int,
         head_dim: int,
         dtype: mx.Dtype,
-        kv_cache_dtype: str,
+        quantize_rows: QuantizeRows | None,
     ):
-        self.is_int8, self.dtype = kv_cache_dtype == "int8", dtype
+        self.quantize_rows, self.is_int8, self.dtype = quantize_rows, quantize_rows is not None, dtype
         super().__init__(num_blocks, page_size, num_kv_heads, head_dim, mx.int8 if self.is_int8 else mx.uint8)
         if self.is_int8:
             self.scales = [mx.zeros(part.shape[:2], mx.bfloat16) for part in self.arrays]
@@ -103,21 +104,23 @@ class QuantizedKvPool(TinyKvPagedPool):
 
     def write(self, slots: mx.array, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
         """See `TinyKvPagedPool.write`."""
-        kept = [quantized(part, self.is_int8, self.dtype) for part in (key, value)]
+        kept = [quantized(part, self.quantize_rows, self.dtype) for part in (key, value)]
         self._write(slots, *chain(*zip(*(pages.arrays for pages in kept), strict=True)))
         return kept[0].numbers(), kept[1].numbers()
 
 
 def create_kv_pools(
-    model: Any, num_blocks: int, page_size: int, kv_cache_dtype: str = "auto"
+    model: Any, num_blocks: int, page_size: int, kv_cache_dtype: str = "auto", *, quantize_rows: QuantizeRows
 ) -> list[TinyKvPagedPool]:
     """A pool per layer of a model, of `num_blocks` blocks of keys and values, shared by all requests.
 
     Args:
         kv_cache_dtype: "auto" keeps them in the model's type; for "int8" and "fp8_e4m3" see `QuantizedKvPool`.
+        quantize_rows: of the solution, which has given it to this function.
     """
     config, weight = model.config, model.norm.weight
     sizes = num_blocks, page_size, config.num_key_value_heads, config.head_dim, weight.dtype
     if kv_cache_dtype == "auto":
         return [TinyKvPagedPool(*sizes) for _ in model.layers]
-    return [QuantizedKvPool(*sizes, kv_cache_dtype) for _ in model.layers]
+    rows = quantize_rows if kv_cache_dtype == "int8" else None
+    return [QuantizedKvPool(*sizes, rows) for _ in model.layers]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from . import hpu
-from .quantized_pages import QuantizedPages, quantized
+from .quantized_pages import QuantizedPages, QuantizeRows, quantized
 
 
 class TinyKvPagedPool:
@@ -96,7 +96,8 @@ class QuantizedKvPool(TinyKvPagedPool):
     """A pool of pages in eight bits.
 
     Args:
-        kv_cache_dtype: "int8", with a scale of 16 bits for each token and head, or "fp8_e4m3" without scales.
+        quantize_rows: of a solution, for int8 with a scale of 16 bits for each token and head; None for e4m3 without
+            scales.
         dtype: of what is written and read; for the others see `TinyKvPagedPool`.
     """
 
@@ -107,11 +108,11 @@ class QuantizedKvPool(TinyKvPagedPool):
         num_kv_heads: int,
         head_dim: int,
         dtype: torch.dtype,
-        kv_cache_dtype: str,
+        quantize_rows: QuantizeRows | None,
         *,
         device: torch.device | str | None = None,
     ):
-        self.is_int8, self.dtype = kv_cache_dtype == "int8", dtype
+        self.quantize_rows, self.is_int8, self.dtype = quantize_rows, quantize_rows is not None, dtype
         kind = torch.int8 if self.is_int8 else torch.uint8
         super().__init__(num_blocks, page_size, num_kv_heads, head_dim, kind, device=device)
         if self.is_int8:
@@ -125,21 +126,23 @@ class QuantizedKvPool(TinyKvPagedPool):
         self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `TinyKvPagedPool.write`."""
-        kept = [quantized(part, self.is_int8, self.dtype) for part in (key, value)]
+        kept = [quantized(part, self.quantize_rows, self.dtype) for part in (key, value)]
         self._write(slots, *chain(*zip(*(pages.arrays for pages in kept), strict=True)))
         return kept[0].numbers(), kept[1].numbers()
 
 
 def create_kv_pools(
-    model: Any, num_blocks: int, page_size: int, kv_cache_dtype: str = "auto"
+    model: Any, num_blocks: int, page_size: int, kv_cache_dtype: str = "auto", *, quantize_rows: QuantizeRows
 ) -> list[TinyKvPagedPool]:
     """A pool per layer of a model, of `num_blocks` blocks of keys and values, shared by all requests.
 
     Args:
         kv_cache_dtype: "auto" keeps them in the model's type; for "int8" and "fp8_e4m3" see `QuantizedKvPool`.
+        quantize_rows: of the solution, which has given it to this function.
     """
     config, weight = model.config, model.norm.weight
     sizes = num_blocks, page_size, config.num_key_value_heads, config.head_dim, weight.dtype
     if kv_cache_dtype == "auto":
         return [TinyKvPagedPool(*sizes, device=weight.device) for _ in model.layers]
-    return [QuantizedKvPool(*sizes, kv_cache_dtype, device=weight.device) for _ in model.layers]
+    rows = quantize_rows if kv_cache_dtype == "int8" else None
+    return [QuantizedKvPool(*sizes, rows, device=weight.device) for _ in model.layers]

@@ -9,6 +9,12 @@ from .address import Day
 from .capabilities import check_filled, choose_backend, engine_options, network_options
 
 SOLUTION = "tiny_llm"
+COLD = ("kv_cache_dtype", "kv_offloading_size", "kv_offloading_folder", "num_quantized_blocks")
+NEEDS = {
+    "async_scheduling": Day(4, 4),
+    **dict.fromkeys(COLD, Day(4, 5)),
+}  # the days of options that are off unless given
+WITHOUT_DAY = ("auto", "fp8_e4m3")
 
 
 class LearnerLLM(LLM):
@@ -16,7 +22,8 @@ class LearnerLLM(LLM):
 
     def __init__(self, model: str | PathLike[str] = "tiny-qwen3", *, backend: str = "auto", **options: Any):
         backend = choose_backend(SOLUTION, backend_of_environment(backend))
-        if options.get("async_scheduling"):
-            check_filled(SOLUTION, backend, Day(4, 4), "async_scheduling")
+        for option, day in NEEDS.items():
+            if options.get(option) and options[option] not in WITHOUT_DAY:
+                check_filled(SOLUTION, backend, day, option)
         filled = {"solution": SOLUTION, "load_options": network_options(SOLUTION, backend)}
         super().__init__(model, backend=backend, **{**filled, **engine_options(SOLUTION, backend), **options})

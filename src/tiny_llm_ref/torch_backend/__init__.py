@@ -1,6 +1,9 @@
 """The PyTorch port: Gaudi, CUDA and CPUs. Every public name of the course, in one place."""
 
-from tiny_llm_given.torch.kv_pools import TinyKvPagedPool, create_kv_pools
+from functools import partial
+
+from tiny_llm_given.torch import kv_pools
+from tiny_llm_given.torch.kv_pools import TinyKvPagedPool
 from tiny_llm_given.torch.masks import length_mask
 from tiny_llm_given.torch.paged_kv_cache import TinyKvPagedCache
 
@@ -59,6 +62,7 @@ from .quantize import (
     quantized_matmul_tiled,
     words_to_numbers,
 )
+from .quantized_kv import attend_quantized, quantize_rows, rounding_error
 from .quantized_weights import (
     QuantizedWeights,
     prepare_weights,
@@ -82,3 +86,5 @@ from .tensor_parallel import (
     gather_logits,
     sum_over_ranks,
 )
+
+create_kv_pools = partial(kv_pools.create_kv_pools, quantize_rows=quantize_rows)

@@ -23,7 +23,7 @@ class Level:
         self.slots: dict[bytes, int] = {digest: self.free.pop() for digest in kept}
 
     def touch(self, digest: bytes) -> None:
-        """Makes a text that it holds the most recently used one."""
+        """Makes a text that it holds the most recently used one. Given."""
         self.slots[digest] = self.slots.pop(digest)
 
 
@@ -58,19 +58,24 @@ class ColdBlocks:
         raise NotImplementedError("week 4 day 5 task 4: ColdBlocks.put_away")
 
     def bring_back(self, digest: bytes, block: int) -> None:
-        """Copies a text into a block of the pool, from the fastest level that holds it. It stays there as well."""
-        level = next(level for level in self.levels if digest in level.slots)
-        level.touch(digest)
-        self.moves.append(Move(digest, Place(level.name, level.slots[digest]), Place(POOL, block)))
+        """Copies a text into a block of the pool, from the fastest level that holds it.
+
+        It stays there as well, as the most recently used text: nothing is copied when it is put away again.
+
+        Args:
+            digest: names a text that a level holds.
+            block: of the pool, where a request waits for it.
+        """
+        # TASK 4.5.5: the levels are ordered, the fastest first. What stays and was just used must not be the oldest.
+        raise NotImplementedError("week 4 day 5 task 5: ColdBlocks.bring_back")
 
     def forget(self, digest: bytes) -> None:
-        """Gives up a text that cannot be read any more."""
-        for level in self.levels:
-            if digest in level.slots:
-                level.free.append(level.slots.pop(digest))
+        """Gives up a text that cannot be read any more, in every level. Its slots are free again."""
+        # TASK 4.5.5: a slot that is neither free nor in `slots` is lost.
+        raise NotImplementedError("week 4 day 5 task 5: ColdBlocks.forget")
 
     def take_moves(self) -> list[Move]:
-        """The copies to be made before the next call of the model computes."""
+        """The copies to be made before the next call of the model computes. Given."""
         moves, self.moves = self.moves, []
         return moves
 
@@ -87,7 +92,6 @@ class KeepingCache(PrefixCache):
         self.cold = cold
 
     def evict(self) -> int:
-        """See `PrefixCache.evict`."""
-        block = next(iter(self.idle))
-        self.cold.put_away(self.digest_of[block], Place(POOL, block))
-        return super().evict()
+        """Forgets the least recently used idle block, whose text is put away; see `PrefixCache.evict`."""
+        # TASK 4.5.5: which block will it be? Put its text away while the cache still knows it; Day 3.1 does the rest.
+        raise NotImplementedError("week 4 day 5 task 5: KeepingCache.evict")

@@ -16,5 +16,5 @@ def blocks_to_bring_back(levels: Sequence[str], costs: BlockCosts) -> int:
     Returns:
         The number with the lowest sum of seconds; of two that are equal, the larger one.
     """
-    # TASK 4.5.5: for k = 0, 1, …: k copies and the rest computed. A block behind a slow one may be worth waiting for.
-    raise NotImplementedError("week 4 day 5 task 5: blocks_to_bring_back")
+    # TASK 4.5.6: for k = 0, 1, …: k copies and the rest computed. A block behind a slow one may be worth waiting for.
+    raise NotImplementedError("week 4 day 5 task 6: blocks_to_bring_back")

@@ -23,7 +23,7 @@ class Level:
         self.slots: dict[bytes, int] = {digest: self.free.pop() for digest in kept}
 
     def touch(self, digest: bytes) -> None:
-        """Makes a text that it holds the most recently used one."""
+        """Makes a text that it holds the most recently used one. Given."""
         self.slots[digest] = self.slots.pop(digest)
 
 
@@ -71,19 +71,28 @@ class ColdBlocks:
         self.moves.append(Move(digest, source, Place(level.name, slot)))
 
     def bring_back(self, digest: bytes, block: int) -> None:
-        """Copies a text into a block of the pool, from the fastest level that holds it. It stays there as well."""
+        """Copies a text into a block of the pool, from the fastest level that holds it.
+
+        It stays there as well, as the most recently used text: nothing is copied when it is put away again.
+
+        Args:
+            digest: names a text that a level holds.
+            block: of the pool, where a request waits for it.
+        """
+        # TASK 4.5.5: the levels are ordered, the fastest first. What stays and was just used must not be the oldest.
         level = next(level for level in self.levels if digest in level.slots)
         level.touch(digest)
         self.moves.append(Move(digest, Place(level.name, level.slots[digest]), Place(POOL, block)))
 
     def forget(self, digest: bytes) -> None:
-        """Gives up a text that cannot be read any more."""
+        """Gives up a text that cannot be read any more, in every level. Its slots are free again."""
+        # TASK 4.5.5: a slot that is neither free nor in `slots` is lost.
         for level in self.levels:
             if digest in level.slots:
                 level.free.append(level.slots.pop(digest))
 
     def take_moves(self) -> list[Move]:
-        """The copies to be made before the next call of the model computes."""
+        """The copies to be made before the next call of the model computes. Given."""
         moves, self.moves = self.moves, []
         return moves
 
@@ -100,7 +109,8 @@ class KeepingCache(PrefixCache):
         self.cold = cold
 
     def evict(self) -> int:
-        """See `PrefixCache.evict`."""
+        """Forgets the least recently used idle block, whose text is put away; see `PrefixCache.evict`."""
+        # TASK 4.5.5: which block will it be? Put its text away while the cache still knows it; Day 3.1 does the rest.
         block = next(iter(self.idle))
         self.cold.put_away(self.digest_of[block], Place(POOL, block))
         return super().evict()
