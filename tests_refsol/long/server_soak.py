@@ -106,10 +106,9 @@ class ServerSoak(Harness[ServerCounts]):
 
     def _open(self, port: Port, fails: int | None) -> LLM:
         """The server's own model: arrays of MLX belong to the thread that has loaded them."""
-        llm = pressed_llm(port, enforce_eager=True)  # a captured step would not call the layer
-        layers = llm.engine.network.layers
-        middle = len(layers) // 2
-        layers[middle] = FailingLayer(layers[middle], fails, self.counts)
+        llm = pressed_llm(port, enforce_eager=True)  # a captured step would not call them
+        network = llm.engine.network
+        network.through_layers = self.layers = FailingLayers(network, fails, self.counts)
         return llm
 
     def run(self, clients: int, burstiness: float, seconds: float = SECONDS) -> ServerCounts:
@@ -129,6 +128,8 @@ class ServerSoak(Harness[ServerCounts]):
         LOG.removeFilter(is_logged)
         for number, (visit, one) in enumerate(zip(visits, seen, strict=True)):
             self._check(number, visit, one)
+        if not self.layers.calls:
+            self.fail("all clients", "no step came through the layers that fail")
         if self.counts.failed > self.counts.failures * SEQS:
             self.fail("all clients", f"{self.counts.failed} failed with {self.counts.failures} steps")
         return self.counts
@@ -193,24 +194,27 @@ def is_logged(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], MadeFailure))
 
 
-class FailingLayer:
-    """A layer that sometimes raises, in the middle of a forward: half of the pools have the step's keys then.
+class FailingLayers:
+    """A network's `through_layers` that sometimes raises half-way: half of the pools have the step's keys then.
 
     Args:
-        layer: computes.
+        network: computes, layer by layer or in one kernel.
         fails: the number of calls of which one raises; None for none.
         counts: counts the failures.
     """
 
-    def __init__(self, layer: Any, fails: int | None, counts: ServerCounts):
-        self._layer, self._fails, self._counts, self._calls = layer, fails, counts, 0
+    def __init__(self, network: Any, fails: int | None, counts: ServerCounts):
+        self._layers, self._through = network.layers, network.through_layers
+        self._fails, self._counts, self.calls = fails, counts, 0
 
-    def __call__(self, *arguments: Any) -> Any:
-        self._calls += 1
-        if self._fails is not None and self._calls % self._fails == 0:
-            self._counts.failures += 1
-            raise MadeFailure("a failure that the soak has made")
-        return self._layer(*arguments)
+    def __call__(self, x: Any, step: Any, pools: Any) -> Any:
+        self.calls += 1
+        if self._fails is None or self.calls % self._fails:
+            return self._through(x, step, pools)
+        for layer, pool in zip(self._layers[: len(self._layers) // 2], pools, strict=False):
+            x = layer(x, step, pool)
+        self._counts.failures += 1
+        raise MadeFailure("a failure that the soak has made")
 
 
 async def visit_all(port: int, visits: list[Visit]) -> list[Seen]:
