@@ -12,6 +12,7 @@ import torch
 
 from support.packed import PackedServing
 from support.ranks import logits_of_two_steps
+from tests_refsol.engine.native_cases import FAMILIES
 from tiny_llm_given.layers import DenseLinear
 from tiny_llm_given.native.kernel import ProductKernel
 from tiny_llm_given.torch import native_layer
@@ -431,15 +432,6 @@ def test_native_weights_compute_the_same(port, products, rng, dtype, tied):
 
 # Sizes that a native layer can compute; Qwen2 has biases and no norms of heads.
 NATIVE_SIZES = {"head_dim": 32, "intermediate_size": 48}
-FAMILIES = {
-    "qwen3": {},
-    "qwen2": {"architecture": "Qwen2ForCausalLM", "attention_bias": True},
-    "windowed": {
-        "architecture": "MistralForCausalLM",
-        "sliding_window": 5,
-        "layer_types": ("sliding_attention",) * 2,
-    },
-}
 
 
 @NEEDS_KERNEL

@@ -144,7 +144,6 @@ ROOMS = [
 ]
 
 # Task 5.
-INDEX = "    index = {sequence: number for number, sequence in enumerate(drawn)}\n"
 IDS = "        batch.token_ids.extend(known or [0])\n"
 SOURCES = "        batch.sources.extend([-1] * len(known) or [index[entry.sequence]])\n"
 POSITIONS = "        batch.positions.extend(range(entry.start, entry.stop))\n"
