@@ -27,7 +27,8 @@ from .studies.study import Study, show
 def parse(argv: list[str] | None) -> argparse.Namespace:
     top = argparse.ArgumentParser(prog="pdm run lab", description=__doc__, allow_abbrev=False)
     add = top.add_argument
-    add("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(STUDIES)}; default: all but scale")
+    but = "default: all but scale and conversations"
+    add("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(STUDIES)}; {but}")
     add(
         "--solution",
         default="ref",
@@ -44,6 +45,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         metavar="N",
         help="of lengths and arrivals; figures are medians over them; default: 0 1 2",
     )
+    block = "of a block of 128 tokens: computed, from int8, from memory, from a folder; default: 450 10 5 10"
+    add("--block-ms", type=float, nargs=4, default=StudyPlan.block_ms, metavar="MS", help=block)
     add("--json", type=output_argument, metavar="FILE", help="also write every figure there")
     add(
         "--save",
@@ -93,7 +96,7 @@ def chosen(options: argparse.Namespace, console: Console) -> dict[str, Callable[
     if options.compare_engine:
         return {"agreement": partial(compare_engine, options, console)}
     names = resolve_serving(options.solution)
-    plan = StudyPlan(names, options.hardware, options.requests, tuple(options.seeds))
+    plan = StudyPlan(names, options.hardware, options.requests, tuple(options.seeds), tuple(options.block_ms))
     return {name: partial(STUDIES[name], plan) for name in options.studies or ALL}
 
 

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from book.tools import screens
+from tiny_llm_common.moves import FOLDER, MEMORY, POOL, QUANTIZED, BlockCosts
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.trace import provenance
@@ -22,6 +23,7 @@ from tiny_llm_lab.studies import (
     agreement,
     capacity,
     chunk_policies,
+    conversations,
     guide,
     latency_studies,
     latency_targets,
@@ -317,6 +319,44 @@ def test_the_guides_run_ends_its_memory_before_its_slots(monkeypatch):
     assert all(preemptions >= 0 for preemptions in column(study, "preempted"))
 
 
+COSTS = BlockCosts(0.5, {QUANTIZED: 0.03, MEMORY: 0.01, FOLDER: 0.02})
+
+
+def test_messages_of_a_day_go_on_and_a_few_users_send_most():
+    day = list(conversations.turns_of_day(500, seed=1))
+    assert (
+        day == list(conversations.turns_of_day(500, seed=1)) != list(conversations.turns_of_day(500, seed=2))
+    )
+    assert 3.5 < len(day) / 500 < 4.5
+    texts = {}
+    for turn in day:
+        assert texts.get(turn.text, 0) < turn.prompt < turn.total <= conversations.LONGEST
+        texts[turn.text] = turn.total
+    assert len(texts) < len(day) / 4
+
+
+def test_a_level_more_computes_less_and_every_token_is_counted():
+    plan = replace(PLAN, requests=200)
+    prompts = sum(turn.prompt for turn in conversations.turns_of_day(200, seed=0))
+    computed = []
+    for levels in ({}, {MEMORY: 80}, {MEMORY: 80, FOLDER: 4000}):
+        tokens, ttfts = conversations.serve(plan, COSTS, 64, levels, seed=0)
+        assert tokens.total() == prompts and tokens[POOL]
+        assert {each for each in (QUANTIZED, MEMORY, FOLDER) if tokens[each]} == set(levels)
+        seconds = {**COSTS.back, "computed": COSTS.compute, POOL: 0.0}
+        assert sum(ttfts) == pytest.approx(sum(n / 128 * seconds[place] for place, n in tokens.items()))
+        computed.append(tokens["computed"])
+    assert computed[0] > computed[1] > computed[2]
+    unlimited, _ = conversations.serve(plan, COSTS, 4000, {}, seed=0)
+    assert unlimited["computed"] == computed[2]  # nothing was lost
+
+
+def test_copies_that_take_longer_than_computing_are_not_made():
+    slow = BlockCosts(0.01, {MEMORY: 0.02})
+    tokens, _ = conversations.serve(replace(PLAN, requests=100), slow, 64, {MEMORY: 500}, seed=0)
+    assert not tokens[MEMORY]
+
+
 def test_figures_of_the_paper_are_shown_beside_its_own_model(refused):
     other = StudyPlan(PLAN.names, "mistral-7b", requests=4, seeds=(0,))
     assert set(column(single_prompt.piggyback(other), "paper ms")) == {None}
@@ -361,7 +401,7 @@ def printed(result):
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize("name", ["settings", "tiles", "overhead", "bubbles", "budget"])
+@pytest.mark.parametrize("name", ["settings", "tiles", "overhead", "bubbles", "budget", "conversations"])
 def test_a_study_is_the_same_in_every_run_and_survives_json(name, few_budgets):
     first, second = (STUDIES[name](PLAN).result({}, {}) for _ in range(2))
     assert first == second

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from . import (
     capacity,
     chunk_policies,
+    conversations,
     guide,
     incidents,
     latency_studies,
@@ -34,6 +35,7 @@ STUDIES: dict[str, Callable[[StudyPlan], Study]] = {
     "load": chunk_policies.load,
     "guide": guide.run,
     "incidents": incidents.run,
+    "conversations": conversations.run,
     "scale": scale.run,
 }
-ALL = tuple(name for name in STUDIES if name != "scale")
+ALL = tuple(name for name in STUDIES if name not in ("scale", "conversations"))
