@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from tiny_llm_kit.trace.tables import figures_table
+from tiny_llm_kit.trace.text import counted
 
 from .report import model_name, print_header
 
@@ -18,7 +19,7 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
         console,
         result,
         f"{model_name(plan)}, {plan['dtype']}",
-        f"{plan['rounds']} rounds, {plan['threads']} threads",
+        f"{counted(plan['rounds'], 'round')}, {counted(plan['threads'], 'thread')}",
     )
     console.print(
         f"\nA conversation of {plan['input_len']:,} tokens goes on; the same tokens: in its answer\n"
