@@ -145,6 +145,7 @@ if TYPE_CHECKING:
         quantize_matrix = staticmethod(torch_backend.quantize_matrix)
         quantize_weights = staticmethod(torch_backend.quantize_weights)
         quantized_linear = staticmethod(torch_backend.quantized_linear)
+        rounding_error = staticmethod(torch_backend.rounding_error)
         route = staticmethod(torch_backend.route)
         scaled_dot_product_attention_grouped = staticmethod(
             torch_backend.scaled_dot_product_attention_grouped

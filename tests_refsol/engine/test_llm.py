@@ -1084,14 +1084,31 @@ def test_the_example_of_the_readme_answers_its_questions(monkeypatch, capsys):
     assert first.startswith("Chunked prefill splits") and second.startswith("A KV cache keeps")
 
 
-@pytest.mark.parametrize(("part", "number"), [("serving", 2), ("torch", 6)])
-def test_a_learner_who_has_not_filled_day_4_4_is_told_so_when_the_engine_is_opened(monkeypatch, part, number):
-    blanks = {part: {Task(4, 4, number), Task(4, 3, 1)}}
+@pytest.mark.parametrize(
+    ("part", "task", "options"),
+    [
+        *(
+            (part, Task(4, 4, number), {"async_scheduling": True})
+            for part, number in (("serving", 2), ("torch", 6))
+        ),
+        ("torch", Task(4, 5, 1), {"kv_cache_dtype": "int8"}),
+        ("serving", Task(4, 5, 4), {"kv_offloading_size": 0.5}),
+        ("serving", Task(4, 5, 6), {"kv_offloading_folder": "blocks"}),
+    ],
+)
+def test_a_learner_is_told_which_day_an_option_needs_when_the_engine_is_opened(
+    monkeypatch, part, task, options
+):
+    blanks = {part: {task, Task(4, 3, 1)}}
     monkeypatch.setattr(capabilities, "blank_tasks", lambda solution, part: blanks.get(part, set()))
     monkeypatch.setattr("tiny_llm_kit.engine.llm.open_job", lambda job: None)
-    with pytest.raises(ValueError, match=r"^async_scheduling is Day 4\.4, which has a blank task: .* out$"):
-        tiny_llm.LLM(backend="torch", async_scheduling=True)
-    tiny_llm.LLM(backend="torch", async_scheduling=False)
+    day = f"{task.of_day}".replace(".", r"\.")
+    with pytest.raises(
+        ValueError, match=rf"^{next(iter(options))} is Day {day}, which has a blank task: .* out$"
+    ):
+        tiny_llm.LLM(backend="torch", **options)
+    off = {"async_scheduling": False, "kv_cache_dtype": "fp8_e4m3", "kv_offloading_size": 0}
+    tiny_llm.LLM(backend="torch", **off)
 
 
 def test_a_learner_who_has_no_buckets_yet_runs_eagerly(monkeypatch):
