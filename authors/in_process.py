@@ -170,7 +170,7 @@ def with_day_tests(
     tests: DayTests[Result] = DayTests(work, Overlay(SOLUTIONS.get(solution, solution)))
     arguments = [str(file) for day in days for file in day_tests(day)]
     # These cost time in each test and are not needed here; `unraisableexception` runs the garbage collector.
-    for plugin in ("cacheprovider", "logging", "unraisableexception", "xdist"):
+    for plugin in ("anyio", "cacheprovider", "logging", "schemathesis", "unraisableexception", "xdist"):
         arguments += ["-p", f"no:{plugin}"]
     arguments += ["-q", "-s", "--tb=no", "-p", "tiny_llm_kit.course.grading.plugin"]
     arguments += [f"--solution={solution}", f"--backends={','.join(backends)}", f"--time-limit={time_limit}"]
