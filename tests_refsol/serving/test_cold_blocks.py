@@ -5,7 +5,7 @@ from contextlib import suppress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.cold import LEVELS, check_levels, cold_parts, with_cold_blocks
+from .cold_fakes import LEVELS, check_levels, cold_parts, with_cold_blocks
 from support.pipeline import FakeDevice, FakeStages
 from support.served import Served
 from tiny_llm_common.moves import FOLDER, BlockCosts

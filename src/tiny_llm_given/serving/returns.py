@@ -106,6 +106,8 @@ class Returns(Generic[Served]):
             for _ in range(len(self._coming)):
                 sequence, digests = self._coming.popleft()
                 left -= self._bring_back(self.cold, sequence, digests, left)
+                if is_idle and digests and digests[0] in self._on_their_way(self.cold):
+                    digests.clear()  # no call would make that copy: the rest is computed
                 if digests:
                     self._coming.append((sequence, digests))
                 else:
@@ -119,9 +121,9 @@ class Returns(Generic[Served]):
 
     def _bring_back(self, cold: ColdParts, sequence: Served, digests: deque[bytes], most: int) -> int:
         """Plans copies from the front of a text while they can be made; returns how many."""
-        count = 0
+        count, copied_later = 0, self._on_their_way(cold)
         for digest in list(digests)[:AHEAD]:
-            if cold.blocks.level_of(digest) == FOLDER:
+            if cold.blocks.level_of(digest) == FOLDER and digest not in copied_later:
                 cold.reader.fetch(digest)
         while digests and count < most and (is_there := self._is_there(cold, digests[0])) is not None:
             if is_there:
@@ -133,6 +135,11 @@ class Returns(Generic[Served]):
                 digests.clear()
         sequence.num_computed = sequence.block_table.num_registered
         return count
+
+    @staticmethod
+    def _on_their_way(cold: ColdParts) -> set[bytes]:
+        """Blocks that the next call of the model copies to the folder."""
+        return {move.digest for move in cold.blocks.moves if move.target.level == FOLDER}
 
     @staticmethod
     def _is_there(cold: ColdParts, digest: bytes) -> bool | None:

@@ -89,7 +89,9 @@ class ColdBlocks:
         # TASK 4.5.5: a slot that is neither free nor in `slots` is lost.
         for level in self.levels:
             if digest in level.slots:
-                level.free.append(level.slots.pop(digest))
+                slot = level.slots.pop(digest)
+                level.free.append(slot)
+                self.moves.append(Move(digest, Place(level.name, slot), GONE))
 
     def take_moves(self) -> list[Move]:
         """The copies to be made before the next call of the model computes. Given."""

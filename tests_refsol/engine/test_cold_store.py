@@ -1,0 +1,238 @@
+"""An engine that keeps blocks outside its pool gives the same answers, whatever happens to its memory and files."""
+
+import errno
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tiny_llm_kit.engine import cold_store
+from tiny_llm_kit.engine.block_folder import BlockFolder
+from tiny_llm_kit.engine.engine_options import EngineOptions
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.loading import load_network
+from tiny_llm_kit.engine.open_engine import open_engine
+from tiny_llm_ref import SamplingParams
+
+RANDOM = random.Random(4)
+PROMPTS = [[RANDOM.randrange(5, 400) for _ in range(50 + 9 * i)] for i in range(3)]
+SMALL = {
+    "num_blocks": 14,
+    "block_size": 8,
+    "max_num_batched_tokens": 64,
+    "max_num_seqs": 2,
+    "max_model_len": 110,
+}
+ROOMY = {**SMALL, "num_blocks": 200}
+BLOCKS = 60  # of the prompts and their answers
+WAYS = {
+    "memory": {"kv_offloading_size": 1.0},
+    "memory, of int8": {"kv_offloading_size": 1.0, "kv_cache_dtype": "int8"},
+    "ahead": {"kv_offloading_size": 1.0, "async_scheduling": True},
+    "buckets": {"kv_offloading_size": 1.0, "bucketing_strategy": "linear"},
+}
+
+
+@pytest.fixture(scope="module")
+def whole(b, two_layers):
+    return load_network(b, two_layers, "week3")
+
+
+@pytest.fixture(scope="module")
+def expected(b, whole):
+    """By the type of pages the answers of an engine with room, and the rows that it computes."""
+    return {
+        kind: closed(open_engine(b, *whole, EngineOptions(**ROOMY, kv_cache_dtype=kind)))
+        for kind in ("auto", "int8")
+    }
+
+
+@pytest.fixture
+def engine(b, whole, monkeypatch):
+    """Opens an engine in which a GiB is the memory of this many blocks."""
+    block_bytes = SMALL["block_size"] * 2 * 2 * whole[0].config.num_key_value_heads * whole[0].config.head_dim
+    block_bytes *= 4 if b.float_dtype == "float32" else 2
+    monkeypatch.setattr(cold_store, "GIB", BLOCKS * block_bytes)
+
+    def opened(model="a model", **options):
+        return open_engine(b, *whole, EngineOptions(**{**SMALL, **options}), model=model)
+
+    return opened
+
+
+def turns(engine, count=2):
+    """The answers of conversations that return, and the rows that were computed for them."""
+    answers = []
+    for turn in range(count):
+        requests = [
+            engine.request(None, [*prompt, *[9 + turn] * turn], SamplingParams(max_tokens=4))
+            for prompt in PROMPTS
+        ]
+        engine.run(requests)
+        answers += [list(request.sequences[0].tokens) for request in requests]
+    assert engine.allocator.num_free == engine.allocator.num_blocks
+    return answers, engine.runner.computed_tokens
+
+
+def closed(engine, count=2):
+    try:
+        return turns(engine, count)
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_answers_are_those_of_a_roomy_pool(engine, expected, way):
+    answers, least = expected[WAYS[way].get("kv_cache_dtype", "auto")]
+    found, computed = closed(engine(**WAYS[way]))
+    assert found == answers
+    assert computed < 1.3 * least or way == "buckets", (least, computed)
+
+
+def test_the_next_engine_finds_the_blocks_in_the_folder(engine, expected, tmp_path):
+    options = {"kv_offloading_folder": str(tmp_path), "kv_offloading_folder_size": 1.0}
+    answers, computed = closed(engine(**options))
+    again, few = closed(engine(**options))
+    assert again == answers == expected["auto"][0] and few < computed / 2
+    other, many = closed(engine("another model", **options))
+    assert other == answers and many == computed, "the blocks of another model are never read"
+
+
+def test_memory_and_folder_hold_no_more_than_they_were_given(engine, expected, tmp_path):
+    options = {
+        "kv_offloading_folder": str(tmp_path),
+        "kv_offloading_folder_size": 0.2,
+        "kv_offloading_size": 0.1,
+    }
+    assert closed(engine(**options))[0] == expected["auto"][0]
+    assert 0 < len([*tmp_path.rglob("*.kv")]) <= 0.2 * BLOCKS
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-7])
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def swap(file: Path) -> None:
+    file.write_bytes(next(other for other in file.parent.iterdir() if other != file).read_bytes())
+
+
+def test_a_damaged_file_is_computed_again(engine, expected, tmp_path):
+    options = {"kv_offloading_folder": str(tmp_path)}
+    answers, _ = closed(engine(**options))
+    opened = engine(**options)
+    for number, file in enumerate(sorted(tmp_path.rglob("*.kv"))):
+        (cut, flip, swap, Path.unlink)[number % 4](file)
+    with pytest.warns(UserWarning, match="was damaged: it is deleted, and its tokens are computed again"):
+        assert closed(opened)[0] == answers == expected["auto"][0]
+
+
+def test_a_full_disk_is_said_once_and_drops_blocks(engine, expected, tmp_path, monkeypatch):
+    def full(self, *arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.warns(UserWarning, match="any more: No space left on device") as said:
+        assert closed(engine(kv_offloading_folder=str(tmp_path)))[0] == expected["auto"][0]
+    assert len(said) == 1 and not [*tmp_path.rglob("*.*")]
+
+
+def test_two_engines_share_a_folder(engine, expected, tmp_path):
+    options = {"kv_offloading_folder": str(tmp_path), "kv_offloading_folder_size": 0.3}
+    one, two = engine(**options), engine(**options)
+    assert turns(one)[0] == turns(two)[0] == turns(one)[0] == expected["auto"][0]
+    one.close()
+    two.close()
+
+
+def test_what_a_killed_process_has_begun_is_no_block(tmp_path):
+    old, new = (
+        tmp_path / "m" / f"{name * 64}.1{suffix}" for name, suffix in (("a", ".part"), ("b", ".part"))
+    )
+    old.parent.mkdir()
+    old.write_bytes(b"half")
+    new.write_bytes(b"half")
+    os.utime(old, (time.time() - 3600,) * 2)
+    folder = BlockFolder(tmp_path, "m", 8)
+    assert folder.digests() == [] and not old.exists() and new.exists(), "another engine may be writing"
+    folder.write(b"t" * 32, memoryview(b"01234567"))
+    folder.fetch(b"t" * 32)
+    while folder.fetched(b"t" * 32) is None:
+        folder.wait()
+    assert folder.take(b"t" * 32) == b"01234567" and folder.digests() == [b"t" * 32]
+    folder.close()
+
+
+def test_quantised_blocks_come_back_rounded(engine, expected):
+    opened = engine(num_quantized_blocks=BLOCKS, kv_offloading_size=0.2)
+    found, computed = turns(opened)
+    assert "quantized" in opened.cold.costs.back and computed < 1.3 * expected["auto"][1]
+    count = len(PROMPTS)
+    assert found[:count] == expected["auto"][0][:count], "nothing has come back before the second turn"
+    opened.close()
+
+
+def test_reset_forgets_blocks_everywhere(engine, tmp_path):
+    opened = engine(kv_offloading_folder=str(tmp_path), kv_offloading_size=0.1)
+    _, first = turns(opened, 1)
+    opened.reset_prefix_cache()
+    _, both = turns(opened, 1)
+    assert both == 2 * first
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"kv_offloading_size": -1}, "kv_offloading_size is -1: give at least 0"),
+        ({"kv_offloading_size": 1, "enable_prefix_caching": False}, "leave enable_prefix_caching on"),
+        (
+            {"kv_offloading_size": 1, "tensor_parallel_size": 2},
+            "several ranks hold in parts cannot be put away yet",
+        ),
+        ({"num_quantized_blocks": 3, "kv_cache_dtype": "int8"}, "all blocks are quantised by kv_cache_dtype"),
+    ],
+)
+def test_wrong_options_are_one_line(options, words):
+    with pytest.raises(ValueError, match=words):
+        EngineOptions(**options)
+
+
+def test_what_the_machine_does_not_have_is_one_line(engine, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"kv_offloading_size is 1e\+08 GiB, and .* GiB are free: give less"):
+        engine(kv_offloading_size=1e8)
+    with pytest.raises(ValueError, match="give a folder that can be written"):
+        engine(kv_offloading_folder=str(tmp_path / "file"))
+    with pytest.raises(ValueError, match="for models that are loaded by their name"):
+        engine(None, kv_offloading_folder=str(tmp_path))
+
+
+def test_a_models_name_depends_on_its_weights_and_what_rounds(b, two_layers, tmp_path):
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for file in Path(two_layers).iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    options = {
+        "backend": b.name,
+        "solution": "tiny_llm_ref",
+        "kv_offloading_folder": str(tmp_path / "kv"),
+        **SMALL,
+    }
+
+    def name(**more):
+        with LLM(folder, **{**options, **more}) as llm:
+            return llm.engine.cold.folder.path.name
+
+    first = name()
+    assert name(max_num_seqs=3) == first != name(kv_cache_dtype="int8")
+    weights = next(folder.glob("*.safetensors"))
+    flip(weights)
+    assert name() != first
