@@ -522,6 +522,8 @@ def test_a_text_that_cannot_be_read_is_forgotten(s):
     assert cold.take_moves() == planned, "what was planned for others is still to be made"
     assert texts(cold) == [[], ["b"]] and cold.level_of("a") is None, f"{texts(cold)}"
     assert [len(level.free) for level in cold.levels] == [1, 1], "the slots of a forgotten text are free"
+    gone = [(move.source, move.target) for move in cold.take_moves()]
+    assert gone == [(Place(FAST, 0), GONE), (Place(SLOW, 0), GONE)], f"{gone}: a folder deletes what is gone"
     cold.forget("a")  # does nothing
     cold.put_away("a", pool(3))
     assert cold.moves == [Move("a", pool(3), Place(FAST, 0))], f"{cold.moves}"

@@ -5,9 +5,9 @@ from contextlib import suppress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .cold_fakes import LEVELS, check_levels, cold_parts, with_cold_blocks
 from support.pipeline import FakeDevice, FakeStages
 from support.served import Served
+from tests_refsol.serving.cold_fakes import LEVELS, check_levels, cold_parts, with_cold_blocks
 from tiny_llm_common.moves import FOLDER, BlockCosts
 from tiny_llm_given.serving.returns import MOST
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel

@@ -46,6 +46,14 @@ class BlockFolder:
             files = sorted((entry.stat().st_mtime, entry.name) for entry in entries if is_block(entry.name))
         return [bytes.fromhex(name[: -len(SUFFIX)]) for _, name in files]
 
+    def newest(self, count: int) -> list[bytes]:
+        """The newest blocks, the oldest of them first. Deletes the others."""
+        digests = self.digests()
+        excess = max(0, len(digests) - count)
+        for digest in digests[:excess]:
+            self.delete(digest)
+        return digests[excess:]
+
     def write(self, digest: bytes, data: memoryview) -> None:
         """Begins to write a block, from a copy: its memory is free at once."""
         if not self._failure and self._num_writes < MOST_WRITES:

@@ -89,7 +89,7 @@ class ColdStore:
         levels = [names.Level(QUANTIZED, self.quantized.spare)] if self.quantized else []
         levels.append(names.Level(MEMORY, self.pages.num_rows))
         if self.folder is not None:
-            levels.append(names.Level(FOLDER, self.folder_blocks, self.folder.digests()))
+            levels.append(names.Level(FOLDER, self.folder_blocks, self.folder.newest(self.folder_blocks)))
         reader: Any = self.folder or NoFolder()
         return ColdParts(names.ColdBlocks(levels), reader, self.costs, names.blocks_to_bring_back)
 
