@@ -71,7 +71,7 @@ class ColdBlocks:
 
     def forget(self, digest: bytes) -> None:
         """Gives up a text that cannot be read any more: in every level its slot is free again, and it is gone."""
-        # TASK 4.5.5: a slot that is neither free nor in `slots` is lost. What is gone is a move, too: a folder deletes it.
+        # TASK 4.5.5: a slot that is neither free nor in `slots` is lost. To be gone is a move: a folder deletes it.
         raise NotImplementedError("week 4 day 5 task 5: ColdBlocks.forget")
 
     def take_moves(self) -> list[Move]:
