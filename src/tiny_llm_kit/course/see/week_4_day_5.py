@@ -126,7 +126,7 @@ def show_bytes(b: Port, console: Console) -> None:
     best = runs["as computed"][0].argmax(axis=-1)
     for name, (logits, size) in runs.items():
         same = np.mean(logits.argmax(axis=-1) == best)
-        table.add_row(name, f"{size:,}", f"{perplexity(logits, ids):.3f}", f"{same:.1%}")
+        table.add_row(name, f"{size:,}", f"{perplexity(logits, ids):.1f}", f"{same:.1%}")
     console.print(f"{MODEL}, float32, a text of {len(ids)} tokens\n")
     console.print(table)
 
