@@ -126,24 +126,24 @@ def swap(file: Path) -> None:
     file.write_bytes(next(other for other in file.parent.iterdir() if other != file).read_bytes())
 
 
-def test_a_damaged_file_is_computed_again(engine, expected, tmp_path):
+def test_a_damaged_file_is_computed_again(engine, expected, tmp_path, caplog):
     options = {"kv_offloading_folder": str(tmp_path)}
     answers, _ = closed(engine(**options))
     opened = engine(**options)
     for number, file in enumerate(sorted(tmp_path.rglob("*.kv"))):
         (cut, flip, swap, Path.unlink)[number % 4](file)
-    with pytest.warns(UserWarning, match="was damaged: it is deleted, and its tokens are computed again"):
-        assert closed(opened)[0] == answers == expected["auto"][0]
+    assert closed(opened)[0] == answers == expected["auto"][0]
+    assert "was damaged: it is deleted, and its tokens are computed again" in caplog.text
 
 
-def test_a_full_disk_is_said_once_and_drops_blocks(engine, expected, tmp_path, monkeypatch):
+def test_a_full_disk_is_said_once_and_drops_blocks(engine, expected, tmp_path, monkeypatch, caplog):
     def full(self, *arguments):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.warns(UserWarning, match="any more: No space left on device") as said:
-        assert closed(engine(kv_offloading_folder=str(tmp_path)))[0] == expected["auto"][0]
-    assert len(said) == 1 and not [*tmp_path.rglob("*.*")]
+    assert closed(engine(kv_offloading_folder=str(tmp_path)))[0] == expected["auto"][0]
+    [said] = caplog.messages
+    assert said.endswith("any more: No space left on device") and not [*tmp_path.rglob("*.*")]
 
 
 def test_two_engines_share_a_folder(engine, expected, tmp_path):
@@ -175,6 +175,7 @@ def test_what_a_killed_process_has_begun_is_no_block(tmp_path):
 def test_quantised_blocks_come_back_rounded(engine, expected):
     opened = engine(num_quantized_blocks=BLOCKS, kv_offloading_size=0.2)
     found, computed = turns(opened)
+    assert min(opened.cold.copied["pool", "quantized"], opened.cold.copied["quantized", "pool"]) > 0
     assert "quantized" in opened.cold.costs.back and computed < 1.3 * expected["auto"][1]
     count = len(PROMPTS)
     assert found[:count] == expected["auto"][0][:count], "nothing has come back before the second turn"

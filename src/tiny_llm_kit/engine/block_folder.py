@@ -1,13 +1,14 @@
 """KV blocks in a folder of the user's: a file each, with a sum over its bytes, written and read in the background."""
 
+import logging
 import os
 import time
-import warnings
 import zlib
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 
+LOG = logging.getLogger(__name__)
 SUFFIX, PART = ".kv", ".part"
 SUM_BYTES = 4
 MOST_WRITES = 16  # blocks on their way; while the disk is that far behind, blocks are dropped
@@ -107,7 +108,7 @@ class BlockFolder:
                 part.replace(file)
         except OSError as error:
             self._failure = f"no KV blocks are written to {self.path} any more: {error.strerror or error}"
-            warnings.warn(self._failure, stacklevel=2)
+            LOG.warning(self._failure)
             with suppress(OSError):
                 part.unlink()
         finally:
@@ -122,9 +123,7 @@ class BlockFolder:
         except OSError:
             return None
         if size < self.block_bytes or sum_of(digest, data) != expected:
-            warnings.warn(
-                f"{file} was damaged: it is deleted, and its tokens are computed again", stacklevel=2
-            )
+            LOG.warning(f"{file} was damaged: it is deleted, and its tokens are computed again")
             with suppress(OSError):
                 file.unlink()
             return None

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ class ColdStore:
         quantized: None if blocks are kept as they are.
         costs: seconds per block.
         block_size: tokens.
+        folder_blocks: that the folder may have.
     """
 
     pages: Any
@@ -83,6 +85,7 @@ class ColdStore:
     costs: BlockCosts
     block_size: int
     folder_blocks: int = 0
+    copied: Counter[tuple[str, str]] = field(default_factory=Counter)  # blocks, from level to level
 
     def parts(self, names: ServingPackage) -> ColdParts:
         """What a new scheduler has of it. What is in the folder can be found; memory counts as empty."""
@@ -99,6 +102,7 @@ class ColdStore:
             start, move = time.perf_counter(), moves[0]
             self._copy(*move)
             del moves[0]
+            self.copied[move.source.level, move.target.level] += 1
             if move.target.level == POOL:
                 seconds = time.perf_counter() - start
                 if self.folder is not None and move.source.level == FOLDER:

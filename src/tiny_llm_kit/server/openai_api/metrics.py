@@ -110,6 +110,28 @@ class DraftCounters:
             yield counter
 
 
+class CopyCounters:
+    """A collector of Prometheus that reads what an engine counts of its copies of KV blocks.
+
+    Args:
+        engine: its cold blocks, if it has any.
+        model_name: a label.
+    """
+
+    def __init__(self, engine: LLMEngine, model_name: str):
+        self._engine, self._label = engine, model_name
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """One counter, by where blocks came from and where they went."""
+        if self._engine.cold is None:
+            return
+        name, about = "tiny_llm:kv_blocks_copied", "KV blocks that left the pool, or came back to it"
+        counter = CounterMetricFamily(name, about, labels=["model_name", "source", "target"])
+        for levels, count in list(self._engine.cold.copied.items()):
+            counter.add_metric([self._label, *levels], count)
+        yield counter
+
+
 class EngineMetrics:
     """A listener that counts scheduler events for Prometheus.
 
@@ -166,6 +188,7 @@ class EngineMetrics:
         for name, about, value in gauges:
             self._gauge(name, about, value)
         self._registry.register(DraftCounters(engine, self._label))
+        self._registry.register(CopyCounters(engine, self._label))
         options = {name: str(getattr(engine.options, name)) for name in CACHE_OPTIONS}
         numbers = {"num_gpu_blocks": str(engine.allocator.num_blocks)}
         cache = {**numbers, "cache_dtype": engine.options.kv_cache_dtype, **options}
