@@ -124,6 +124,7 @@ if TYPE_CHECKING:
             sampler,
         )
 
+        attend_quantized = staticmethod(torch_backend.attend_quantized)
         attention_statistics = staticmethod(torch_backend.attention_statistics)
         block_mask = staticmethod(torch_backend.block_mask)
         causal_mask = staticmethod(torch_backend.causal_mask)
@@ -143,6 +144,7 @@ if TYPE_CHECKING:
         paged_decode_statistics = staticmethod(torch_backend.paged_decode_statistics)
         prepare_weights = staticmethod(torch_backend.prepare_weights)
         quantize_matrix = staticmethod(torch_backend.quantize_matrix)
+        quantize_rows = staticmethod(torch_backend.quantize_rows)
         quantize_weights = staticmethod(torch_backend.quantize_weights)
         quantized_linear = staticmethod(torch_backend.quantized_linear)
         rounding_error = staticmethod(torch_backend.rounding_error)

@@ -176,7 +176,17 @@ def show_rounding(b: Port, console: Console) -> None:
         table.add_row(part, f"{largest_channel(b, layers):.1f} ×", *(f"{error:.2%}" for error in errors))
     console.print("\nRelative error of rounding, with a scale per token or per channel\n")
     console.print(table)
-    console.print()
+    error = np.mean([attention_error(b, pool.keys[: len(ids)], pool.values[: len(ids)]) for pool in pools])
+    console.print(f"Attention over codes and scales, 8 bits: {error:.2%} from that over the numbers\n")
+
+
+def attention_error(b: Port, keys: Any, values: Any) -> float:
+    """The relative error of the output for random queries, one per K/V head."""
+    query = b.array(np.random.default_rng(0).normal(size=keys.shape[1:]), "float32")
+    slots, heads = b.array(list(range(len(keys)))), [part.swapaxes(0, 1) for part in (keys, values)]
+    found = b.numpy(b.attend_quantized(query, b.quantize_rows(keys), b.quantize_rows(values), slots))
+    exact = b.numpy(b.scaled_dot_product_attention_grouped(query[:, None], heads[0], heads[1]))[:, 0]
+    return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
 
 
 def largest_channel(b: Port, layers: Sequence[Any]) -> float:
