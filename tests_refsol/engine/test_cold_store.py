@@ -107,6 +107,7 @@ def test_memory_and_folder_hold_no_more_than_they_were_given(engine, expected, t
         "kv_offloading_size": 0.1,
     }
     assert closed(engine(**options))[0] == expected["auto"][0]
+    assert {folder.stat().st_mode & 0o777 for folder in tmp_path.iterdir()} == {0o700}
     assert 0.1 * BLOCKS < len([*tmp_path.rglob("*.kv")]) <= 0.2 * BLOCKS
     engine(**{**options, "kv_offloading_folder_size": 0.1}).close()
     assert len([*tmp_path.rglob("*.kv")]) == 0.1 * BLOCKS

@@ -100,6 +100,8 @@ class Returns(Generic[Served]):
         Returns:
             Whether a request has left with its blocks.
         """
+        if not len(self):  # as in every step of most engines
+            return False
         has_lost = self.drop_ended()
         if self.cold is not None and self._coming:
             left = self._copies_of_a_step(self.cold, is_idle)

@@ -35,7 +35,7 @@ class BlockFolder:
 
     def __init__(self, folder: Path, model: str, block_bytes: int):
         self.path, self.block_bytes, self.read_seconds = folder / model, block_bytes, 0.0
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # texts can be won back from keys and values
         self._delete_parts()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="blocks")
         self._reads: dict[bytes, Future[bytearray | None]] = {}
