@@ -519,10 +519,11 @@ def test_a_text_that_cannot_be_read_is_forgotten(s):
         cold.put_away(text, pool(ord(text)))
     planned = [*cold.moves]
     cold.forget("a")
-    assert cold.take_moves() == planned, "what was planned for others is still to be made"
+    moves = cold.take_moves()
+    assert moves[: len(planned)] == planned, "what was planned for others is still to be made"
     assert texts(cold) == [[], ["b"]] and cold.level_of("a") is None, f"{texts(cold)}"
     assert [len(level.free) for level in cold.levels] == [1, 1], "the slots of a forgotten text are free"
-    gone = [(move.source, move.target) for move in cold.take_moves()]
+    gone = [(move.source, move.target) for move in moves[len(planned) :]]
     assert gone == [(Place(FAST, 0), GONE), (Place(SLOW, 0), GONE)], f"{gone}: a folder deletes what is gone"
     cold.forget("a")  # does nothing
     cold.put_away("a", pool(3))

@@ -107,7 +107,8 @@ ANYWHERE = (
     "        if self.level_of(digest) is not None:\n"
     "            level = next(each for each in self.levels if digest in each.slots)\n"
 )
-FREE = "                level.free.append(level.slots.pop(digest))\n"
+FREE = "                level.free.append(slot)\n"
+TOLD = "                self.moves.append(Move(digest, Place(level.name, slot), GONE))\n"
 BLOCK = "        block = next(iter(self.idle))\n"
 MOVE = "        self.moves.append(Move(digest, Place(level.name, level.slots[digest]), Place(POOL, block)))\n"
 PUTS = wrong(
@@ -137,14 +138,9 @@ BACKS = wrong(
         "level for level in self.levels[::-1] if",
     ),
     ("what comes back stays as old as it was", "        level.touch(digest)\n", ""),
-    ("what comes back leaves its level", MOVE, MOVE + FREE[8:]),
-    (
-        "a forgotten text's slot is lost",
-        FREE,
-        "                level.slots.pop(digest)\n",
-        "ColdBlocks.forget",
-    ),
-    ("is forgotten in the fastest level alone", FREE, FREE + "                return\n", "ColdBlocks.forget"),
+    ("what comes back leaves its level", MOVE, MOVE + "        level.free.append(level.slots.pop(digest))\n"),
+    ("a forgotten text's slot is lost", FREE, "", "ColdBlocks.forget"),
+    ("is forgotten in the fastest level alone", TOLD, TOLD + "                return\n", "ColdBlocks.forget"),
     (
         "puts nothing away",
         "        self.cold.put_away(self.digest_of[block], Place(POOL, block))\n",
