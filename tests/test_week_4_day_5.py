@@ -524,7 +524,9 @@ def test_a_text_that_cannot_be_read_is_forgotten(s):
     assert texts(cold) == [[], ["b"]] and cold.level_of("a") is None, f"{texts(cold)}"
     assert [len(level.free) for level in cold.levels] == [1, 1], "the slots of a forgotten text are free"
     gone = [(move.source, move.target) for move in moves[len(planned) :]]
-    assert gone == [(Place(FAST, 0), GONE), (Place(SLOW, 0), GONE)], f"{gone}: a folder deletes what is gone"
+    assert gone == [(Place(FAST, 0), GONE), (Place(SLOW, 0), GONE)], (
+        f"{gone}: one move to GONE for each level that held it, the fastest first"
+    )
     cold.forget("a")  # does nothing
     cold.put_away("a", pool(3))
     assert cold.moves == [Move("a", pool(3), Place(FAST, 0))], f"{cold.moves}"

@@ -45,7 +45,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         metavar="N",
         help="of lengths and arrivals; figures are medians over them; default: 0 1 2",
     )
-    block = "of a block of 128 tokens: computed, from int8, from memory, from a folder; default: 450 10 5 10"
+    block = (
+        "of a block of 128 tokens: computed, from int8, from memory, from a folder; default: 322 3.7 1.4 9.9"
+    )
     add("--block-ms", type=float, nargs=4, default=StudyPlan.block_ms, metavar="MS", help=block)
     add("--json", type=output_argument, metavar="FILE", help="also write every figure there")
     add(

@@ -39,13 +39,17 @@ class BlockFolder:
         self._delete_parts()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="blocks")
         self._reads: dict[bytes, Future[bytearray | None]] = {}
-        self._num_writes, self._failure = 0, ""
+        self._num_begun = self._num_written = 0  # each of them belongs to one thread
+        self._failure = ""
 
     def digests(self) -> list[bytes]:
         """The blocks that are there, the oldest first."""
-        with os.scandir(self.path) as entries:
-            files = sorted((entry.stat().st_mtime, entry.name) for entry in entries if is_block(entry.name))
-        return [bytes.fromhex(name[: -len(SUFFIX)]) for _, name in files]
+        files = []
+        for file in self.path.iterdir():
+            with suppress(FileNotFoundError):  # another engine has deleted it meanwhile
+                if is_block(file.name):
+                    files.append((file.stat().st_mtime, file.name))
+        return [bytes.fromhex(name[: -len(SUFFIX)]) for _, name in sorted(files)]
 
     def newest(self, count: int) -> list[bytes]:
         """The newest blocks, the oldest of them first. Deletes the others."""
@@ -57,8 +61,8 @@ class BlockFolder:
 
     def write(self, digest: bytes, data: memoryview) -> None:
         """Begins to write a block, from a copy: its memory is free at once."""
-        if not self._failure and self._num_writes < MOST_WRITES:
-            self._num_writes += 1
+        if not self._failure and self._num_begun - self._num_written < MOST_WRITES:
+            self._num_begun += 1
             self._worker.submit(self._write, digest, bytes(data))
 
     def delete(self, digest: bytes) -> None:
@@ -100,7 +104,7 @@ class BlockFolder:
 
     def _write(self, digest: bytes, data: bytes) -> None:
         file = self._file(digest)
-        part = file.with_suffix(f".{os.getpid()}{PART}")
+        part = file.with_suffix(f".{os.getpid()}-{id(self)}{PART}")
         try:
             if not self._failure:
                 with part.open("wb") as opened:
@@ -112,7 +116,7 @@ class BlockFolder:
             with suppress(OSError):
                 part.unlink()
         finally:
-            self._num_writes -= 1
+            self._num_written += 1
 
     def _read(self, digest: bytes) -> bytearray | None:
         start, file, data = time.perf_counter(), self._file(digest), bytearray(self.block_bytes)

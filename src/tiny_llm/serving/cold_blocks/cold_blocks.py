@@ -70,8 +70,8 @@ class ColdBlocks:
         raise NotImplementedError("week 4 day 5 task 5: ColdBlocks.bring_back")
 
     def forget(self, digest: bytes) -> None:
-        """Gives up a text that cannot be read any more: in every level its slot is free again, and it is gone."""
-        # TASK 4.5.5: a slot that is neither free nor in `slots` is lost. To be gone is a move: a folder deletes it.
+        """Gives up a text that cannot be read any more: every level frees its slot, and moves it to `GONE`."""
+        # TASK 4.5.5: a slot that is neither free nor in `slots` is lost. The move to `GONE` lets a folder delete it.
         raise NotImplementedError("week 4 day 5 task 5: ColdBlocks.forget")
 
     def take_moves(self) -> list[Move]:

@@ -85,8 +85,8 @@ class ColdBlocks:
         self.moves.append(Move(digest, Place(level.name, level.slots[digest]), Place(POOL, block)))
 
     def forget(self, digest: bytes) -> None:
-        """Gives up a text that cannot be read any more: in every level its slot is free again, and it is gone."""
-        # TASK 4.5.5: a slot that is neither free nor in `slots` is lost. To be gone is a move: a folder deletes it.
+        """Gives up a text that cannot be read any more: every level frees its slot, and moves it to `GONE`."""
+        # TASK 4.5.5: a slot that is neither free nor in `slots` is lost. The move to `GONE` lets a folder delete it.
         for level in self.levels:
             if digest in level.slots:
                 slot = level.slots.pop(digest)
