@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import threading
 import time
 from pathlib import Path
 
@@ -141,14 +142,27 @@ def test_a_damaged_file_is_computed_again(engine, expected, tmp_path, caplog):
     assert "was damaged: it is deleted, and its tokens are computed again" in caplog.text
 
 
-def test_a_full_disk_is_said_once_and_drops_blocks(engine, expected, tmp_path, monkeypatch, caplog):
-    def full(self, *arguments):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def full(*arguments):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+
+def test_a_full_disk_is_said_once_and_drops_blocks(engine, expected, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(Path, "replace", full)
     assert closed(engine(kv_offloading_folder=str(tmp_path)))[0] == expected["auto"][0]
     [said] = caplog.messages
     assert said.endswith("any more: No space left on device") and not [*tmp_path.rglob("*.*")]
+
+
+def test_blocks_that_wait_for_a_full_disk_say_nothing_more(tmp_path, monkeypatch, caplog):
+    folder, can_go_on = BlockFolder(tmp_path, "m", 8), threading.Event()
+
+    folder._worker.submit(can_go_on.wait)  # all three are begun before the first one fails
+    monkeypatch.setattr(Path, "replace", full)
+    for letter in (b"a", b"b", b"c"):
+        folder.write(letter * 32, memoryview(b"01234567"))
+    can_go_on.set()
+    folder.close()
+    assert len(caplog.messages) == 1
 
 
 def test_two_engines_share_a_folder(engine, expected, tmp_path):

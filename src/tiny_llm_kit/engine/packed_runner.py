@@ -22,7 +22,7 @@ class RankError(FatalError):
 
 
 class OtherRanks:
-    """There are none: this process has the model to itself.
+    """No other ranks: this process has the model to itself.
 
     Attributes:
         group: all ranks, see `Group`.
@@ -129,7 +129,7 @@ class PackedRunner:
         capture: turns a forward, which is a function of arrays alone, into one that is captured and replayed; see the
             solution's `capture_step`.
         is_captured: whether steps of a bucket are; the others run the model as it is.
-        ranks: the other ranks of the model, which compute every batch too; None if there are none.
+        ranks: the other ranks of the model, if any, which compute every batch too.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ class Planning:
         names: the module `serving` of the solution.
         profile: what steps cost, for the policy "slack".
         speculation: of an engine with drafts.
-        cold: blocks outside the pool; None if there are none.
+        cold: blocks outside the pool, if any.
     """
 
     names: ServingPackage

@@ -30,8 +30,8 @@ class ServerOptions:
         other_names: what clients may call the model too.
         root_path: what a proxy in front takes away from paths.
         allowed_origins: web pages that may read answers (CORS), "*" for all.
-        allowed_methods: methods of these pages; all if there are none.
-        allowed_headers: headers of these pages; all if there are none.
+        allowed_methods: methods of these pages; an empty list allows all.
+        allowed_headers: headers of these pages; an empty list allows all.
         allow_credentials: whether these pages may send cookies.
         chat_template_kwargs: variables of the chat template, unless a request gives others.
         access_log: whether each request is a line in the log: status, seconds, tokens, id; no query, header or prompt.
