@@ -165,6 +165,19 @@ def test_blocks_that_wait_for_a_full_disk_say_nothing_more(tmp_path, monkeypatch
     assert len(caplog.messages) == 1
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_after_a_copy_that_fails_no_step_is_computed(engine, monkeypatch, ahead):
+    """A step after it may read the block that it was to fill, also one that was submitted already."""
+    opened = engine(kv_offloading_size=1.0, async_scheduling=ahead)
+    monkeypatch.setattr(type(opened.cold.pages), "restore", full)
+    with pytest.raises(OSError, match="No space left"):
+        turns(opened)
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="No space left"):
+        turns(opened, 1)
+    opened.close()
+
+
 def test_two_engines_share_a_folder(engine, expected, tmp_path):
     options = {"kv_offloading_folder": str(tmp_path), "kv_offloading_folder_size": 0.3}
     one, two = engine(**options), engine(**options)

@@ -86,6 +86,7 @@ class ColdStore:
     block_size: int
     folder_blocks: int = 0
     copied: Counter[tuple[str, str]] = field(default_factory=Counter)  # blocks, from level to level
+    failure: BaseException | None = None  # of a copy
 
     def parts(self, names: ServingPackage) -> ColdParts:
         """What a new scheduler has of it. What is in the folder can be found; memory counts as empty."""
@@ -97,10 +98,20 @@ class ColdStore:
         return ColdParts(names.ColdBlocks(levels), reader, self.costs, names.blocks_to_bring_back)
 
     def make(self, moves: list[Move]) -> None:
-        """Makes copies in their order, and takes each one out of the list when it is made."""
+        """Makes copies in their order, and takes each one out of the list when it is made.
+
+        Raises:
+            What a copy has raised, then and from then on: a step that goes on without it would read another text.
+        """
+        if self.failure is not None:
+            raise self.failure
         while moves:
             start, move = time.perf_counter(), moves[0]
-            self._copy(*move)
+            try:
+                self._copy(*move)
+            except BaseException as error:
+                self.failure = error
+                raise
             del moves[0]
             self.copied[move.source.level, move.target.level] += 1
             if move.target.level == POOL:
