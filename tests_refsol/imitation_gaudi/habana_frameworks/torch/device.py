@@ -4,7 +4,8 @@ As on a real device, the two kinds do not mix (numbers, that is tensors without 
 an hpu tensor. The mode belongs to the thread that loaded the plug-in.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from types import FunctionType
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -30,34 +31,35 @@ class HpuTensor(torch.Tensor):
 class HpuMode(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        leaves = [*_leaves(args), *_leaves(kwargs.values())]
-        name = getattr(function, "__name__", "")
-        inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        inputs: list[torch.Tensor] = []
+        asked_for = _look_through((*args, *kwargs.values()), inputs)
         on_hpu = [isinstance(tensor, HpuTensor) for tensor in inputs]
-        asked_for = _device_named(leaves)
-        if not asked_for and not any(on_hpu):
+        if not asked_for and True not in on_hpu:
             return function(*args, **kwargs)
-        if name in ("numpy", "__array__") and any(on_hpu):
-            raise TypeError("can't convert hpu tensor to numpy; use .cpu() first")
-        if any(on_hpu) and name in READS:
-            record.waits.append(name)
-        if capturing and any(on_hpu) and name in READS:
-            raise RuntimeError(f"{name}: the host reads nothing while an HPU graph is captured")
-        if any(on_hpu) and name not in COPIES:
-            self._forbid_mixing(name, inputs)
-        if asked_for and asked_for.type == "hpu" and not any(on_hpu) and not kwargs.get("non_blocking"):
+        name = getattr(function, "__name__", "")
+        if True in on_hpu:
+            self._watch(name, inputs)
+        elif asked_for.type == "hpu" and not kwargs.get("non_blocking"):
             record.blocking.append(name)
         if name == "matmul" and "out" in kwargs:
             return _multiply_into(kwargs["out"], *args)
-        result = function(*_mapped(_to_plain, args), **_mapped(_to_plain, kwargs))
+        if asked_for or name == "cpu" or isinstance(function, FunctionType):  # built-in ones ignore the tag
+            args, kwargs = _mapped(_to_plain, args), _mapped(_to_plain, kwargs)
+        result = function(*args, **kwargs)
         if name == "cpu" or (asked_for and asked_for.type != "hpu"):
             return result
-        first_is_hpu = bool(on_hpu) and (on_hpu[0] if name in COPIES else any(on_hpu))
-        return _mapped(_to_hpu, result) if asked_for or first_is_hpu else result
+        return _mapped(_to_hpu, result) if asked_for or on_hpu[0] or name not in COPIES else result
 
     @staticmethod
-    def _forbid_mixing(name: str, inputs: list[torch.Tensor]) -> None:
-        if any(not isinstance(tensor, HpuTensor) and tensor.dim() for tensor in inputs):
+    def _watch(name: str, inputs: list[torch.Tensor]) -> None:
+        """Refuse what a device refuses; note what waits for it."""
+        if name in ("numpy", "__array__"):
+            raise TypeError("can't convert hpu tensor to numpy; use .cpu() first")
+        if name in READS:
+            record.waits.append(name)
+            if capturing:
+                raise RuntimeError(f"{name}: the host reads nothing while an HPU graph is captured")
+        if name not in COPIES and any(not isinstance(x, HpuTensor) and x.dim() for x in inputs):
             raise RuntimeError(f"{name}: expected all tensors on the same device, found hpu and cpu")
 
 
@@ -69,42 +71,46 @@ def _multiply_into(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch
     return out
 
 
-def _leaves(parts: Iterable) -> Iterator:
-    """What tuples, lists and dicts hold, at any depth. torch's own trees do more and take most of a small call."""
+def _look_through(parts: Iterable, tensors: list[torch.Tensor]) -> torch.device | None:
+    """Collect the tensors in tuples, lists and dicts at any depth, in one walk: most calls of torch are small.
+
+    Returns the first device that is asked for by name, as `torch.zeros(3, device="hpu")` or `x.to("cpu")`.
+    """
+    asked_for = None
     for part in parts:
-        if isinstance(part, tuple | list):
-            yield from _leaves(part)
-        elif isinstance(part, dict):
-            yield from _leaves(part.values())
-        else:
-            yield part
+        if isinstance(part, torch.Tensor):
+            tensors.append(part)
+        elif isinstance(part, (int, float, torch.dtype)) or part is None:
+            continue
+        elif isinstance(part, (tuple, list, dict)):
+            inner = _look_through(part.values() if isinstance(part, dict) else part, tensors)
+            asked_for = asked_for or inner
+        elif isinstance(part, (torch.device, str)):
+            asked_for = asked_for or _device_named(part)
+    return asked_for
 
 
 def _mapped(function: Callable, part):
     """The same containers, with `function` of each leaf."""
-    if isinstance(part, tuple | list):
+    if isinstance(part, (tuple, list)) and not isinstance(part, torch.Size):
         return type(part)([_mapped(function, inner) for inner in part])
     if isinstance(part, dict):
         return {key: _mapped(function, inner) for key, inner in part.items()}
     return function(part)
 
 
-def _device_named(leaves: list) -> torch.device | None:
-    """The device that a call asks for by name, as `torch.zeros(3, device="hpu")` or `x.to("cpu")`."""
-    for leaf in leaves:
-        if isinstance(leaf, torch.device):
-            return leaf
-        if isinstance(leaf, str) and leaf.partition(":")[0] in ("hpu", "cpu", "meta"):
-            return torch.device(leaf)
-    return None
+def _device_named(part) -> torch.device | None:
+    if isinstance(part, str) and part.partition(":")[0] in ("hpu", "cpu", "meta"):
+        return torch.device(part)
+    return part if isinstance(part, torch.device) else None
 
 
 def _to_plain(leaf):
     if isinstance(leaf, HpuTensor):
         return leaf.as_subclass(torch.Tensor)
-    named = _device_named([leaf])
+    named = _device_named(leaf)
     return torch.device("cpu") if named and named.type == "hpu" else leaf
 
 
 def _to_hpu(leaf):
-    return leaf.as_subclass(HpuTensor) if isinstance(leaf, torch.Tensor) else leaf
+    return leaf.as_subclass(HpuTensor) if type(leaf) is torch.Tensor else leaf
