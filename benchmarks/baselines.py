@@ -1,9 +1,11 @@
-"""Other engines on the same random weights: which there are, what each needs, and where it is made.
+"""Other engines on the same weights: which there are, what each needs, and where it is made.
 
-A file of a baseline has `generators`, which makes engines that answer workloads, in each way to use them that their
-users would try; and perhaps `callers`, which makes engines whose single calls are timed.
+A file of a baseline has `generators`, which makes engines that answer workloads on random weights, in each way to use
+them that their users would try; or `readers`, which makes them on a GGUF file, in processes of their own; or both. And
+perhaps `callers`, which makes engines whose single calls are timed.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -23,16 +25,12 @@ from tiny_llm_kit.trace.workload import Workload
 class Baseline:
     """The needs of a baseline."""
 
-    backend: str | None  # whose weights it reads; None is a file's
+    backend: str | None  # whose random weights it shares; None is nobody's
     file: str  # of ours that makes it, imported when it is asked for
     modules: tuple[str, ...]  # what that imports
     installing: str  # how they are installed
     device: str | None = None  # the only one that it runs on; None is any
-
-    @property
-    def reads_gguf(self) -> bool:
-        """Whether it reads the file of `--model`, and shares no random weights."""
-        return self.backend is None
+    reads_gguf: bool = True  # of `--model`
 
 
 class Generates(Protocol):
@@ -43,7 +41,7 @@ class Generates(Protocol):
 
 PIP = "run `python -m pip install {}` in this project's environment"
 LLAMA_CPP = PIP.format("llama-cpp-python gguf")
-MLX_LM = Baseline("mlx", "mlx_lm_baseline", ("mlx_lm",), PIP.format("--no-deps mlx-lm"))
+MLX_LM = Baseline("mlx", "mlx_lm_baseline", ("mlx_lm",), PIP.format("--no-deps mlx-lm"), reads_gguf=False)
 XLLAMACPP = Baseline(None, "xllamacpp_baseline", ("xllamacpp",), PIP.format("xllamacpp"), "cpu")
 BASELINES = {
     "transformers": Baseline(
@@ -75,23 +73,35 @@ def file_of(model: str) -> Path:
     """
     file = fetched_smollm2() if model == NAME else Path(model)
     if file.suffix != ".gguf":
-        raise ValueError(f"{model}: llama.cpp reads a GGUF file: choose --model {NAME}, or FILE.gguf")
+        raise ValueError(
+            f"{model}: a baseline reads a GGUF file: choose --model {NAME}, FILE.gguf, or random weights"
+        )
     return file
 
 
-def module_of(name: str, port: Port) -> ModuleType:
-    """Import the file that makes a baseline.
+def units(system: str) -> str:
+    """The parts of the processor and the libraries that a build of llama.cpp uses, by what it says of itself."""
+    return ", ".join(re.findall(r"(\w+) = 1", system))
+
+
+def is_installed(name: str) -> bool:
+    """Whether a baseline could be imported."""
+    return None not in map(find_spec, BASELINES[name].modules)
+
+
+def module_of(name: str, port: Port, shares_weights: bool = True) -> ModuleType:
+    """Import the file that makes a baseline, on weights of the port's or on a file.
 
     Raises:
         ValueError: it runs on the other port or another device, or is not installed; the message says what to do.
     """
     needed = BASELINES[name]
-    if needed.backend not in (None, port.name):
+    if shares_weights and needed.backend not in (None, port.name):
         raise ValueError(
             f"--compare {name} needs the {needed.backend} port: choose --backend {needed.backend}"
         )
     if needed.device and needed.device != port.device:
         raise ValueError(f"--compare {name} runs on one device alone: add --device {needed.device}")
-    if None in map(find_spec, needed.modules):
+    if not is_installed(name):
         raise ValueError(f"--compare {name}: not installed; {needed.installing}")
     return import_module(f"{__package__}.{needed.file}")

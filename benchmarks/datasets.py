@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 OWN = 32  # tokens of a prompt after the shared prefix
 # Of "decode-heavy": requests that decode all the time, tokens of their prompts, and decode steps between two arrivals.
 STREAMS, STREAM_PROMPT, EVERY = 8, 16, 40
-SPREAD, LONGEST = (
-    0.8,
-    4,
-)  # of "sharegpt-like": deviation of the logarithm; most tokens, as a multiple of the mean
+# Of "sharegpt-like": deviation of the logarithm; most tokens, as a multiple of the mean.
+SPREAD, LONGEST = 0.8, 4
 
 
 @dataclass(frozen=True)

@@ -27,16 +27,7 @@ from tiny_llm_kit.trace.workload import prompt_of
 from .baselines import module_of
 from .command import RunProgress, carry_out, port_of
 from .model_calls import Week2Calls, Week3Calls
-from .options import (
-    bench_parser,
-    check_context,
-    count,
-    counts,
-    option,
-    plain,
-    plan_of,
-    switch,
-)
+from .options import bench_parser, check_context, count, counts, option, plain, plan_of, switch
 from .report import OURS
 
 PHASES = ("decode", "prefill", "chunk")
@@ -219,20 +210,12 @@ def fastest_product(port: Port, kinds: Iterable[str]) -> float:
 
 def weight_bytes(model: Any) -> int:
     """Bytes of weights that a step reads; of an untied embedding table only one row, which is neglected."""
-    of_layers = (
-        weight
-        for layer in model.layers
-        for weight in (
-            layer.wq,
-            layer.wk,
-            layer.wv,
-            layer.wo,
-            layer.mlp.w_gate,
-            layer.mlp.w_up,
-            layer.mlp.w_down,
-        )
-    )
-    return model.w_lm_head.nbytes + sum(weight.nbytes for weight in of_layers)
+    total = model.w_lm_head.nbytes
+    for layer in model.layers:
+        mlp = layer.mlp
+        matrices = layer.wq, layer.wk, layer.wv, layer.wo, mlp.w_gate, mlp.w_up, mlp.w_down
+        total += sum(each.nbytes for each in matrices)
+    return total
 
 
 @command

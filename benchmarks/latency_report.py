@@ -141,10 +141,8 @@ def lines(result: Result, phase: str) -> Iterator[Line]:
         for name in runs[0]["seconds"]:
             best = _best(runs, name)
             samples, tokens = best["seconds"][name], rows if phase == "decode" else context
-            speed, ours_is = (
-                tokens / statistics.median(samples),
-                None if name == OURS else ratio(samples, ours),
-            )
+            speed = tokens / statistics.median(samples)
+            ours_is = None if name == OURS else ratio(samples, ours)
             share = _roofline(result, best, name) if phase == "decode" else None
             yield Line(rows, context, name, best["threads"], speed, spread(samples), ours_is, share)
 
@@ -179,10 +177,8 @@ def speeds(result: Result, phase: str) -> Table:
 
 def chunks(result: Result) -> Table:
     """A table with a row per chunk."""
-    limit, table = (
-        roof(result),
-        figures_table("tokens/call", "ms", "ms/token", "op/byte", "Gop/s", "of the roof"),
-    )
+    limit = roof(result)
+    table = figures_table("tokens/call", "ms", "ms/token", "op/byte", "Gop/s", "of the roof")
     table.columns[0].justify = "right"
     table.add_column("")
     for point in points(result):
@@ -210,10 +206,8 @@ def show(console: Console, result: Result) -> None:
     else:
         load = result["provenance"]["machine"]["load_before"]
         rounds = f"{counted(plan['rounds'], 'round')}, threads {plan['threads']}, load before {load}"
-        what, how = (
-            f"{model_name(plan)}, {plan['dtype']}",
-            f"{rounds}; memory {bandwidth(result) / 1e9:.1f} GB/s",
-        )
+        what = f"{model_name(plan)}, {plan['dtype']}"
+        how = f"{rounds}; memory {bandwidth(result) / 1e9:.1f} GB/s"
     print_header(console, result, what, how)
     for phase in [earlier] if earlier else plan["phase"]:
         console.print("" if earlier else f"\n{TITLES[phase]}")

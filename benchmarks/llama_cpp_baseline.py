@@ -1,7 +1,6 @@
 """llama.cpp as a baseline, through the C interface that `llama-cpp-python` binds. CPU only."""
 
 import ctypes
-import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint
 from tiny_llm_kit.trace.workload import RequestSpec, Workload
 
+from .baselines import units
 from .gguf_file import matrix_types, write_gguf
 from .own_process import OwnProcess
 
@@ -42,7 +42,7 @@ def failed(what: str) -> ValueError:
 def generators(
     name: str, checkpoint: RandomCheckpoint, rows: int, room: int, threads: int, quantization: str | None
 ) -> dict[str, OwnProcess]:
-    """llama.cpp with each of its caches, in processes of their own that read the checkpoint's weights from a file.
+    """llama.cpp in processes of their own that read the checkpoint's weights from a file.
 
     Args:
         checkpoint: whose weights are all drawn already.
@@ -57,16 +57,22 @@ def generators(
         write_gguf(checkpoint, file)
         if quantization:
             file = quantized(file, FILE_TYPES[quantization], threads)
+        return readers(name, file, None, rows, room, threads)
 
-        def start(is_unified: bool, notes: str) -> OwnProcess:
-            return OwnProcess(LlamaCppBatch, str(file), rows, room, threads, is_unified, notes=notes)
 
-        layers, head = matrix_types(file)
-        both = f"layers in {layers}, head in {head}, keys and values in F16; built with {units()}"
-        return {
-            "llama.cpp, unified": start(True, f"one buffer for the keys and values of all requests; {both}"),
-            "llama.cpp, per request": start(False, "a buffer for the keys and values of each request"),
-        }
+def readers(name: str, file: Path, _: Any, *limits: int) -> dict[str, OwnProcess]:
+    """llama.cpp with each of its caches, in processes of their own; `limits` as `LlamaCppBatch` has them."""
+    layers, head = matrix_types(file)
+    built = units(llama_cpp.llama_print_system_info().decode())
+    both = f"layers in {layers}, head in {head}, keys and values in F16; built with {built}"
+    caches = (
+        ("unified", f"one buffer for the keys and values of all requests; {both}"),
+        ("per request", "a buffer for the keys and values of each request"),
+    )
+    return {
+        f"llama.cpp, {cache}": OwnProcess(LlamaCppBatch, str(file), *limits, cache == "unified", notes=notes)
+        for cache, notes in caches
+    }
 
 
 def quantized(file: Path, kind: int, threads: int) -> Path:
@@ -77,11 +83,6 @@ def quantized(file: Path, kind: int, threads: int) -> Path:
     if llama_cpp.llama_model_quantize(str(file).encode(), str(target).encode(), ctypes.byref(options)):
         raise failed("quantise these weights")
     return target
-
-
-def units() -> str:
-    """The parts of the processor and the libraries that its build uses."""
-    return ", ".join(re.findall(r"(\w+) = 1", llama_cpp.llama_print_system_info().decode()))
 
 
 @dataclass

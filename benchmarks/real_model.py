@@ -18,7 +18,7 @@ from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.trace.tables import figures_table
 from tiny_llm_kit.trace.workload import prompt_of
 
-from .baselines import file_of
+from .baselines import BASELINES, file_of, is_installed
 from .options import plain
 from .real_text import KINDS
 from .report import OURS, print_header
@@ -33,8 +33,10 @@ SPEED = {
     **{f"prompt {size:,}": {"num_prompts": 1, "input_len": size, "output_len": 1} for size in (128, 1024)},
 }
 DRAFTS = {f"{kind}, {rows}": {"dataset": kind, "num_prompts": rows} for kind in KINDS for rows in ROWS}
+PEERS = ("xllamacpp", "llama.cpp", "transformers")  # of the preset `speed`: those that are installed
+RIVALS = {"llama.cpp": ("xllamacpp", "llama.cpp"), "transformers": ("transformers",)}  # beginnings of columns
 PRESETS: dict[str, tuple[dict[str, dict[str, Any]], dict[str, Any]]] = {  # cases, and defaults of the options
-    "speed": (SPEED, {"model": "smollm2", "compare": ("xllamacpp",)}),
+    "speed": (SPEED, {"model": "smollm2", "compare": tuple(filter(is_installed, PEERS))}),
     "drafts": (
         DRAFTS,
         {
@@ -59,6 +61,11 @@ def measure(
     first = next(iter(cases.values()))
     shared = {name: first[name] for name in ("backend", "provenance", "notes")}
     found = plain(plan) | {"dtype": first["plan"]["dtype"]}
+    if preset == "speed":
+        missing = [each for each in PEERS if not is_installed(each)]
+        shared["notes"] = shared["notes"] + [
+            f"{each}: not installed; {BASELINES[each].installing}" for each in missing
+        ]
     return {**shared, "kind": "real-model", "preset": preset, "plan": found, "cases": cases}
 
 
@@ -86,23 +93,25 @@ def profile(llm: LLM) -> list[dict[str, Any]]:
 def show(console: Console, result: Mapping[str, Any]) -> None:
     """Print tokens per second of each engine in each case, the ratio to the faster llama.cpp, drafts and a step."""
     plan, cases = result["plan"], result["cases"]
-    print_header(
-        console,
-        result,
-        f"{plan['model']}, {plan['dtype']}",
-        f"{plan['rounds']} rounds, {plan['threads']} threads",
-    )
+    how = f"{plan['rounds']} rounds, {plan['threads']} threads"
+    print_header(console, result, f"{plan['model']}, {plan['dtype']}", how)
     for note in result["notes"]:
         console.print(note)
     names = list(next(iter(cases.values()))["runs"])
-    table = figures_table("tokens/s", *names, *(["of xllamacpp"] if "xllamacpp" in names else []))
+    rivals = {
+        rival: theirs
+        for rival, starts in RIVALS.items()
+        if (theirs := [name for name in names if name.startswith(starts)])
+    }
+    tables = figures_table("tokens/s", *names), figures_table("times as fast as", *rivals)
     for case, each in cases.items():
         speeds = {name: speed(runs) for name, runs in each["runs"].items()}
-        theirs = [value for name, value in speeds.items() if name.startswith("xllamacpp")]
-        ratio = [f"{speeds[OURS] / max(theirs):.2f} ×"] if theirs else []
-        table.add_row(case, *(f"{value:.1f}" for value in speeds.values()), *ratio)
-    console.print()
-    console.print(table)
+        ratios = [speeds[OURS] / max(map(speeds.__getitem__, theirs)) for theirs in rivals.values()]
+        tables[0].add_row(case, *(f"{each:.1f}" for each in speeds.values()))
+        tables[1].add_row(case, *(f"{each:.2f} ×" for each in ratios))
+    for table in tables[: 1 + bool(rivals)]:
+        console.print()
+        console.print(table)
     for case, each in cases.items():
         for line in drafts(each):
             console.print(f"{case}: {line}")

@@ -36,10 +36,8 @@ QUESTIONS = (
     "Which is heavier, a kilogram of iron or a kilogram of feathers?",
 )
 PASSAGE = 600  # characters of a text to copy or to translate
-STREAMS, EVERY = (
-    4,
-    60,
-)  # of "documents": questions that are answered throughout, decode steps between two documents
+# Of "documents": questions that are answered throughout, and decode steps between two documents.
+STREAMS, EVERY = 4, 60
 
 
 def passages(folder: str, pattern: str, length: int) -> Iterator[str]:

@@ -138,12 +138,8 @@ def main(argv: list[str] | None = None) -> None:
     options = bench_parser("scheduler", __doc__, SchedulerPlan, has_model=False).parse_args(argv)
     plan = plan_of(SchedulerPlan, options, waiting=tuple(sorted(set(options.waiting))))
     with ends_at_a_blank(needs=Day(2, 7)):
-        carry_out(
-            "scheduler",
-            options,
-            argv,
-            lambda report: measure(plan, resolve_serving(options.solution), report),
-        )
+        names = resolve_serving(options.solution)
+        carry_out("scheduler", options, argv, lambda report: measure(plan, names, report))
 
 
 if __name__ == "__main__":

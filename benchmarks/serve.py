@@ -249,13 +249,8 @@ def parser() -> argparse.ArgumentParser:
     """The options: those of the plan, and how vLLM's `bench serve` names the API and the file of a result."""
     top = bench_parser("serve", __doc__, ServingPlan, backend_option="--engine-backend")
     add = top.add_argument
-    add(
-        "--backend",
-        dest="api",
-        default="openai",
-        choices=[*APIS, *BACKENDS],
-        help="an API, as in vLLM; or our port",
-    )
+    apis = [*APIS, *BACKENDS]
+    add("--backend", dest="api", default="openai", choices=apis, help="an API, as in vLLM; or our port")
     add("--save-result", action="store_true", help="write the figures of one run, with vLLM's names")
     add("--result-dir", type=Path, metavar="DIR", help="write them there")
     add("--result-filename", metavar="FILE", help="write them into this file")

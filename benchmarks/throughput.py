@@ -32,7 +32,7 @@ from tiny_llm_kit.trace.serve import EndlessTokenizer
 from tiny_llm_kit.trace.workload import Workload
 
 from . import chunked_prefill, real_model
-from .baselines import BASELINES, Generates, module_of
+from .baselines import BASELINES, Generates, file_of, module_of
 from .command import RunProgress, carry_out, port_of
 from .datasets import BY_STEPS, DATASETS, DatasetSize, dataset
 from .engine_load import figures_of_run
@@ -85,11 +85,10 @@ class ThroughputPlan(EnginePlan):
                 f"{baselines[0]}: prompts of --dataset {self.dataset} arrive among our engine's steps; "
                 f"compare it with {', '.join(VARIANTS)}"
             )
-        for name in self.compare:
-            reads_file = name in BASELINES and BASELINES[name].reads_gguf
-            if reads_file and self.has_random_weights:
+        for name in BASELINES.keys() & self.compare:
+            if self.has_random_weights and not BASELINES[name].backend:
                 raise ValueError(f"--compare {name} reads the file of --model: leave random weights out")
-            if name in BASELINES and not reads_file and not self.has_random_weights:
+            if not self.has_random_weights and not BASELINES[name].reads_gguf:
                 raise ValueError(
                     f"--compare {name} shares random weights: add --random-weights, or --config NAME"
                 )
@@ -158,7 +157,7 @@ def measure(
         "dataset": workloads[-1].says,
         "notes": [f"{name}: {each.notes}" for name, each in cast.items() if getattr(each, "notes", "")]
         + activations_of(plan, job, port),
-        "left_out": [NO_PSUTIL] if "transformers" in plan.compare and CONTINUOUS not in cast else [],
+        "left_out": [NO_PSUTIL] if "transformers, dynamic" in cast and CONTINUOUS not in cast else [],
         "budget": cast[OURS].llm.engine.max_num_batched_tokens,
         "runs": {name: kept[1:] for name, kept in runs.items()},
     }
@@ -226,6 +225,7 @@ def engines(plan: ThroughputPlan, port: Port, job: Job, room: int, tokenizer: An
         )
     found: dict[str, Any] = {}
     draft: dict[str, Any] = {}
+    limits = plan.max_num_seqs, room, plan.threads
     if size > 1:
         found[OURS] = OurGenerator(LLM.of_job(job, tokenizer), max(1, plan.threads // size))
     if size > 1 and not plan.compare:
@@ -239,11 +239,11 @@ def engines(plan: ThroughputPlan, port: Port, job: Job, room: int, tokenizer: An
         if name in VARIANTS:
             llm = LLM.of(port, network, tokenizer, **{**options, **VARIANTS[name]}, **draft)
             found[f"{OURS} {name}"] = OurGenerator(llm, plan.threads)
+        elif plan.has_random_weights:
+            found |= module_of(name, port).generators(name, checkpoint, *limits, plan.quantization)
         else:
-            source = plan.model if BASELINES[name].reads_gguf else checkpoint
-            found |= module_of(name, port).generators(
-                name, source, plan.max_num_seqs, room, plan.threads, plan.quantization
-            )
+            file = file_of(plan.model)
+            found |= module_of(name, port, shares_weights=False).readers(name, file, port, *limits)
     return found
 
 

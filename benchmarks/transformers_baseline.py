@@ -1,25 +1,33 @@
-"""Hugging Face transformers as a baseline, with the same weights in memory. Torch port only."""
+"""Hugging Face transformers as a baseline: on the torch port's own weights, or on those of a GGUF file, dequantised."""
 
+import io
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import DynamicCache, GenerationConfig, Qwen3Config, Qwen3ForCausalLM, StaticCache
+import transformers
+from transformers import DynamicCache, GenerationConfig, StaticCache
 from transformers.generation import ContinuousBatchingConfig
 
+from tiny_llm_kit.engine.loading import load_checkpoint
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint
+from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.trace.workload import RequestSpec, Workload
 
 from .baselines import hub_shape
+from .own_process import OwnProcess
 
 PAGE, BATCH_TOKENS = 128, 512  # of continuous batching, as our engine has them
 
 
 def callers(checkpoint: RandomCheckpoint) -> dict[str, "Transformers"]:
     """The model with each of its caches, for single calls."""
-    model = shared_model(checkpoint)
+    model = shared_model(checkpoint, checkpoint.device)
     return {
         f"transformers {cache}": Transformers(checkpoint, cache, model) for cache in ("static", "dynamic")
     }
@@ -27,7 +35,7 @@ def callers(checkpoint: RandomCheckpoint) -> dict[str, "Transformers"]:
 
 def generators(name: str, checkpoint: RandomCheckpoint, rows: int, room: int, *_: Any) -> dict[str, Any]:
     """`generate` with each of its caches, and continuous batching where it runs; threads are those of torch."""
-    model = shared_model(checkpoint)
+    model = shared_model(checkpoint, checkpoint.device)
     found: dict[str, Any] = {
         f"transformers, {cache}": TransformersBatch(model, rows, cache) for cache in ("dynamic", "static")
     }
@@ -37,9 +45,28 @@ def generators(name: str, checkpoint: RandomCheckpoint, rows: int, room: int, *_
     return found
 
 
+def readers(name: str, file: Path, port: Port, rows: int, room: int, threads: int) -> dict[str, OwnProcess]:
+    """`generate` on a file's weights, in the engine's type."""
+    notes = f"`generate` on static batches, weights dequantised to {port.float_dtype}"
+    return {
+        name: OwnProcess(batches_of_file, file, port.device, port.float_dtype, rows, threads, notes=notes)
+    }
+
+
+def batches_of_file(file: Path, device: str, dtype: str, rows: int, threads: int) -> "TransformersBatch":
+    """Make a `TransformersBatch` with weights of its own, for a process of its own.
+
+    transformers' own reader gives the same model, but needs `accelerate`, which nothing else here does.
+    """
+    torch.set_num_threads(threads)
+    with redirect_stderr(io.StringIO()):  # what our reader dequantises is in the notes
+        checkpoint = load_checkpoint(file, "torch", device, dtype)
+    return TransformersBatch(shared_model(checkpoint, device), rows, "dynamic")
+
+
 @dataclass
 class Transformers:
-    """`Qwen3ForCausalLM` with fused attention and one of its caches: its default, or the one for graphs."""
+    """Their model with fused attention and one of its caches: its default, or the one for graphs."""
 
     checkpoint: RandomCheckpoint  # whose arrays it shares
     cache: str  # "dynamic" or "static"
@@ -85,19 +112,20 @@ class Transformers:
                 layer.crop(-self.steps)
 
 
-def shared_model(checkpoint: RandomCheckpoint) -> Qwen3ForCausalLM:
-    """A `Qwen3ForCausalLM` on the checkpoint's own arrays: nothing is copied."""
+def shared_model(checkpoint: Checkpoint | RandomCheckpoint, device: str) -> Any:
+    """Their model of this architecture on the checkpoint's own arrays: nothing is copied. RoPE is the plain one."""
     shape = hub_shape(checkpoint.config)
     rope = {"rope_type": "default", "rope_theta": shape.pop("rope_theta")}
-    theirs = Qwen3Config(**shape, rope_parameters=rope, attn_implementation="sdpa")
+    kind = getattr(transformers, checkpoint.config.architecture)
+    theirs = kind.config_class(**shape, rope_parameters=rope, attn_implementation="sdpa", eos_token_id=None)
     with torch.device("meta"):
-        model = Qwen3ForCausalLM(theirs)
+        model = kind(theirs)
     missing, unexpected = model.load_state_dict(checkpoint.weights, strict=False, assign=True)
     if unexpected or [name for name in missing if name != "lm_head.weight"]:
         raise ValueError(f"the weights of transformers have other names: {missing}, {unexpected}")
     model.tie_weights()
     # RoPE's frequencies are not weights: made on the meta device, they have no numbers yet.
-    model.model.rotary_emb = type(model.model.rotary_emb)(theirs).to(checkpoint.device)
+    model.model.rotary_emb = type(model.model.rotary_emb)(theirs).to(device)
     return model.eval()
 
 
@@ -137,7 +165,7 @@ class TransformersContinuous:
     room: int  # tokens of the longest request
 
     def __post_init__(self):
-        self.model = shared_model(self.checkpoint)
+        self.model = shared_model(self.checkpoint, self.checkpoint.device)
 
     def generate(self, workload: Workload) -> None:
         """Answer all requests, each with as many tokens as it asks for."""

@@ -1,9 +1,9 @@
 """llama.cpp's server in a process, as the wheel `xllamacpp` has it, on a GGUF file. CPU only."""
 
 import math
-import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,19 +11,19 @@ import xllamacpp
 
 from tiny_llm_kit.trace.workload import RequestSpec, Workload
 
-from .baselines import file_of
+from .baselines import units
 from .own_process import OwnProcess
 
 # N-grams are looked up in the text so far, as ours are. llama.cpp's own lengths, 12 and 48, hardly ever find any.
 DRAFTS, NGRAM, MOST = "COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE", 4, 8
 
 
-def generators(name: str, model: str, rows: int, room: int, threads: int, *_: Any) -> dict[str, OwnProcess]:
-    """The server without or with drafts, in a process of its own."""
-    units = re.findall(r"(\w+) = 1", xllamacpp.get_system_info())
+def readers(name: str, file: Path, _: Any, *limits: int) -> dict[str, OwnProcess]:
+    """The server without or with drafts, in a process of its own; `limits` as `Server` has them."""
     drafts = name == "xllamacpp-drafts"
-    notes = f"llama.cpp's server, built with {', '.join(units)}" + (", drafts of n-grams" if drafts else "")
-    return {name: OwnProcess(Server, str(file_of(model)), rows, room, threads, drafts, notes=notes)}
+    built = units(xllamacpp.get_system_info())
+    notes = f"llama.cpp's server, built with {built}" + (", drafts of n-grams" if drafts else "")
+    return {name: OwnProcess(Server, str(file), *limits, drafts, notes=notes)}
 
 
 class Server:

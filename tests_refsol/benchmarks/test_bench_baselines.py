@@ -5,6 +5,7 @@ import os
 import sys
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 
 from benchmarks import baselines
@@ -76,6 +77,25 @@ def test_a_missing_package_is_named_with_the_line_that_installs_it(name, monkeyp
     monkeypatch.setattr(baselines, "find_spec", lambda module: {}[module] if module != "mlx_lm" else None)
     with pytest.raises(ValueError, match=f"--compare {name}: not installed; .*install --no-deps mlx-lm`"):
         baselines.module_of(name, SimpleNamespace(name="mlx"))
+
+
+@pytest.mark.port("torch")
+def test_transformers_answers_with_the_weights_of_a_file(tmp_path, monkeypatch):
+    """Here in this process."""
+    from benchmarks import transformers_baseline as theirs
+    from tests_refsol.model.family_cases import CASES, logits, oracle
+    from tests_refsol.model.gguf_cases import write_gguf
+
+    monkeypatch.setattr(theirs, "OwnProcess", lambda make, *asked, notes: (make(*asked), asked[1:], notes))
+    model, port = oracle(CASES["llama2-mha"]), SimpleNamespace(device="cpu", float_dtype="float32")
+    model.save_pretrained(tmp_path)
+    file = write_gguf(tmp_path, tmp_path / "model.gguf")
+    found = theirs.readers("transformers", file, port, 2, 9, theirs.torch.get_num_threads())
+    batches, asked, notes = found["transformers"]
+    assert asked[:3] == ("cpu", "float32", 2) and "dequantised to float32" in notes
+    np.testing.assert_allclose(logits(batches.model, [5, 7, 60]), logits(model, [5, 7, 60]), atol=1e-4)
+    assert batches.model.generation_config.eos_token_id is None, "no token ends an answer"
+    batches.generate(WORKLOAD)
 
 
 @pytest.fixture

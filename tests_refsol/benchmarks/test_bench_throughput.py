@@ -188,7 +188,7 @@ def test_a_preemption_is_counted(bench):
         ),
         (["--input-len", "99999999"], "100,000,031 tokens with the answer: the model reads at most 4,096"),
         (["--layers", "2"], "--layers needs random weights"),
-        (["--compare", "transformers", "--backend", "torch"], "--compare transformers shares random weights"),
+        (["--compare", "transformers", "--backend", "torch"], "tiny-qwen3: a baseline reads a GGUF file"),
         (["--compare", "transformers", "--backend", "mlx", "--random-weights"], "choose --backend torch"),
         (
             ["--compare", "mlx-lm-own-blas", "--backend", "torch", "--random-weights"],

@@ -344,5 +344,6 @@ def test_every_baseline_can_be_made(name):
         for node in ast.parse(file.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef)
     }
-    assert "generators" in made
-    assert ("callers" in made) == (BASELINES[name].device is None), "llama.cpp has workloads alone"
+    needed = BASELINES[name]
+    assert ("generators" in made, "readers" in made) == (bool(needed.backend), needed.reads_gguf)
+    assert ("callers" in made) == (needed.device is None), "llama.cpp has workloads alone"

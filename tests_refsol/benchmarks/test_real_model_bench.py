@@ -76,12 +76,12 @@ def test_the_server_is_asked_for_greedy_answers_of_these_lengths(package):
 
 
 def test_a_file_is_needed_and_no_random_weights(package):
-    with pytest.raises(ValueError, match=r"tiny-qwen3: llama\.cpp reads a GGUF file"):
+    with pytest.raises(ValueError, match="tiny-qwen3: a baseline reads a GGUF file"):
         baselines.file_of("tiny-qwen3")
     with pytest.raises(ValueError, match="reads the file of --model: leave random weights out"):
         throughput.ThroughputPlan(compare=("xllamacpp",), random_weights=True)
-    with pytest.raises(ValueError, match="--compare transformers shares random weights"):
-        throughput.ThroughputPlan(compare=("xllamacpp", "transformers"))
+    with pytest.raises(ValueError, match="--compare mlx-lm shares random weights"):
+        throughput.ThroughputPlan(compare=("xllamacpp", "mlx-lm"))
     assert throughput.ThroughputPlan(compare=("xllamacpp",)).model == "tiny-qwen3"
 
 
@@ -109,13 +109,17 @@ RUN = {"requests": 1, "prompt_tokens": 32, "output_tokens": 64, "seconds": 2.0}
 
 
 def test_speed_has_five_cases_a_ratio_and_a_step():
-    runs = {"tiny-llm": [RUN], "xllamacpp": [RUN | {"seconds": 1.0}]}
+    names = "xllamacpp", "llama.cpp, unified", "transformers"
+    runs = {"tiny-llm": [RUN]} | {
+        name: [RUN | {"seconds": s}] for name, s in zip(names, (1.0, 4.0, 8.0), strict=True)
+    }
     limits = {"file_bytes": 10**8, "bytes_per_second": 10**10}
     line = {"function": "a.py multiply", "calls": 120, "ms": 12.5}
     plans, text = shown("speed", runs, limits=limits, profile=[line])
     sizes = [(plan.num_prompts, plan.max_num_seqs, plan.input_len, plan.output_len) for plan in plans]
     assert sizes == [(1, 1, 32, 64), (4, 4, 32, 64), (16, 16, 32, 64), (1, 1, 128, 1), (1, 1, 1024, 1)]
-    assert "smollm2, float32, torch on Linux" in text and "1 × 32 + 64 32.0 64.0 0.50 ×" in text
+    assert "smollm2, float32, torch on Linux" in text and "1 × 32 + 64 32.0 64.0 16.0 8.0" in text
+    assert "times as fast as llama.cpp transformers 1 × 32 + 64 0.50 × 4.00 ×" in text
     assert "tiny-llm: 32 % of that" in text and "a.py multiply 12.50 120.0" in text
 
 

@@ -19,24 +19,9 @@ from tiny_llm_kit.engine.solution import resolve_serving
 
 COMMAND = "pdm run python tests_refsol/model/family_cases.py"
 PROMPT = 23  # tokens, more than any window below
-PIECES = (
-    9,
-    5,
-    1,
-    1,
-    1,
-    1,
-    1,
-    1,
-    1,
-    1,
-    1,
-)  # the same prompt in pieces: without a past, with one, then one by one
-PROMPTS, ANSWER, SLOTS = (
-    (17, 3, 11, 23, 1),
-    6,
-    3,
-)  # lengths of a batch's prompts, tokens of each answer, slots
+PIECES = (9, 5, *[1] * 9)  # the same prompt in pieces: without a past, with one, then one by one
+# Lengths of a batch's prompts, tokens of each answer, slots.
+PROMPTS, ANSWER, SLOTS = (17, 3, 11, 23, 1), 6, 3
 LONGEST = 96
 
 
