@@ -23,12 +23,18 @@ FAMILIES = {
         "layer_types": ("sliding_attention", "full_attention"),
     },
 }
-# The bits of queries, keys, values, gate, up and the others; p is plain.
-KINDS = {"plain": "pppppp", "4 bits": "444444", "8 bits": "888888", "mixed": "448484", "apart": "484p4p"}
-NAMES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+# The bits of queries, keys, values, gate, up, the table and the others; p is plain.
+KINDS = {
+    "plain": "ppppppp",
+    "4 bits": "44444p4",
+    "8 bits": "8888888",
+    "mixed": "4484844",
+    "apart": "484p4pp",
+}
+NAMES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "embed")
 
 
-def native_model(port: Port, kinds: str = "pppppp", rounds: str = "int8", **sizes: Any) -> Any:
+def native_model(port: Port, kinds: str = KINDS["plain"], rounds: str = "int8", **sizes: Any) -> Any:
     """A model whose matrices have these kinds, with the kernels' layers on it.
 
     Args:
@@ -39,8 +45,8 @@ def native_model(port: Port, kinds: str = "pppppp", rounds: str = "int8", **size
     case = small_model(3, **SIZES | HEADS | sizes)
     weights = dict(random_checkpoint(port, case, port.float_dtype).weights)
     for name, array in weights.items():
-        place = next((NAMES.index(part) for part in NAMES if part in name), 5)
-        if len(array.shape) == 2 and "embed" not in name and kinds[place] != "p":
+        place = next((NAMES.index(part) for part in NAMES if part in name), 6)
+        if len(array.shape) == 2 and kinds[place] != "p":
             quantizer = WeightQuantizer(port, int(kinds[place]), lambda bits: rounds)
             weights[name] = quantizer.quantize(name, array, case.config)
     model = port.Qwen3ModelWeek3(Checkpoint(case.config, weights), attention="device")

@@ -38,11 +38,11 @@ def native_model(port, monkeypatch):
 
 def assert_same(port, model, rows, calls, kept="auto"):
     """The logits and the pages, to the last bit."""
-    counted, step = [], model.through_layers
+    counted, step = [], model.compute
     step.kernel = Counting(step.kernel, counted)
     found = decoded(port, model, rows, kept)
     assert len(counted) == calls
-    del model.through_layers
+    del model.compute
     for actual, expected in zip(found, decoded(port, model, rows, kept), strict=True):
         np.testing.assert_array_equal(actual, expected)
 
@@ -51,7 +51,7 @@ class Counting:
     """A kernel that notes its calls."""
 
     def __init__(self, kernel, counted):
-        self.kernel, self.check, self.counted = kernel, kernel.check, counted
+        self.kernel, self.check, self.kernels, self.counted = kernel, kernel.check, kernel.kernels, counted
 
     def compute_of(self, kept):
         self.counted.append(kept)
@@ -67,7 +67,7 @@ def test_a_step_of_decodes_is_that_of_its_layers(port, native_model, family, kin
 @pytest.mark.parametrize("kept", ["int8", "fp8_e4m3"])
 @pytest.mark.parametrize("family", ["qwen3", "windowed"])
 def test_pages_in_eight_bits_are_those_of_the_layers(port, native_model, family, kept):
-    assert_same(port, native_model("444444", **FAMILIES[family]), 3, calls=1, kept=kept)
+    assert_same(port, native_model(KINDS["4 bits"], **FAMILIES[family]), 3, calls=1, kept=kept)
 
 
 @pytest.mark.parametrize(("count", "rows"), [(1, 1), (1, 16), (2, 1), (2, 2), (2, 7), (3, 5), (5, 16)])
@@ -81,14 +81,14 @@ def test_threads_share_any_number_of_rows(port, native_model, threads, count, ro
 @pytest.mark.parametrize("heads", [(1, 1), (4, 4), (16, 1), (5, 5)])
 def test_heads_that_share_keys(port, native_model, heads):
     sizes = dict(zip(HEADS, heads, strict=True))
-    assert_same(port, native_model("444444", **sizes, head_dim=64), 4, calls=1)
+    assert_same(port, native_model(KINDS["4 bits"], **sizes, head_dim=64), 4, calls=1)
 
 
 def test_a_step_with_a_prompt_goes_layer_by_layer(port, native_model):
     """A prompt of one token, too: it has no past."""
     model = native_model()
     server, counted = PackedServing(port, port.serving, model), []
-    model.through_layers.kernel = Counting(model.through_layers.kernel, counted)
+    model.compute.kernel = Counting(model.compute.kernel, counted)
     first, second = server.sequence([3, 1, 4], 0), server.sequence([5], 1)
     server.run([(first, 0, 2)])
     server.run([(first, 2, 1), (second, 0, 1)])
@@ -101,17 +101,17 @@ def test_a_blank_kernel_leaves_the_layers_as_they_are(port, native_model, monkey
     kernels = port.given.kernels
     monkeypatch.delitem(vars(kernels.layers), "problem", raising=False)
     monkeypatch.setitem(vars(getattr(kernels, name)), "problem", "week 4 day 1 task 2: multiply_tile")
-    assert "through_layers" not in vars(native_model())
+    assert "compute" not in vars(native_model())
     assert kernels.layers.problem == "week 4 day 1 task 2: multiply_tile"
     monkeypatch.delitem(vars(kernels.layers), "problem")
 
 
 def test_other_layers_keep_their_path(port, native_model, monkeypatch):
     """A layer that is no native one, here for its heads of 16 numbers; and numbers of another type than the model's."""
-    assert "through_layers" not in vars(native_model(head_dim=16))
-    assert isinstance(native_model().through_layers, native_step.NativeStep)
+    assert "compute" not in vars(native_model(head_dim=16))
+    assert isinstance(native_model().compute, native_step.NativeStep)
     monkeypatch.setattr(native_step, "NAMES", dict.fromkeys(native_step.NAMES, "float64"))
-    assert "through_layers" not in vars(native_model())
+    assert "compute" not in vars(native_model())
 
 
 def test_a_model_keeps_no_pool(port, native_model):
@@ -119,7 +119,7 @@ def test_a_model_keeps_no_pool(port, native_model):
 
 
 def test_the_last_norm_is_a_kernel_and_small_matrices_are_in_one_array(port, native_model):
-    model = native_model("444444")
+    model = native_model(KINDS["4 bits"])
     x = torch.randn(1, 3, model.norm.weight.shape[0]).to(model.norm.weight.dtype)
     expected = torch.rms_norm(x, model.norm.weight.shape, model.norm.weight, model.norm.eps)
     torch.testing.assert_close(model.norm(x), expected)

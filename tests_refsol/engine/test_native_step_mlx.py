@@ -23,7 +23,7 @@ def port_of(dtype):
 
 def assert_near(port, model, rows, kept="auto"):
     found = decoded(port, model, rows, kept)
-    del model.through_layers
+    del model.compute
     atol = CLOSE[port.float_dtype] if kept == "auto" else 0.2
     for actual, expected in zip(found, decoded(port, model, rows, kept), strict=True):
         if kept == "int8" and actual.dtype == np.int8:
@@ -43,14 +43,14 @@ def test_a_step_of_decodes_is_that_of_its_layers(dtype, family, kinds):
 @pytest.mark.parametrize("rows", [1, 7])
 def test_pages_in_int8_are_written_in_place(rows):
     port = port_of("float32")
-    assert_near(port, native_model(port, "444444", "int16"), rows, "int8")
+    assert_near(port, native_model(port, KINDS["4 bits"], "int16"), rows, "int8")
 
 
 def test_other_layers_keep_their_path():
     """Here for heads of 16 numbers."""
     port = port_of("float32")
-    assert "through_layers" in vars(native_model(port))
-    assert "through_layers" not in vars(native_model(port, head_dim=16))
+    assert "compute" in vars(native_model(port))
+    assert "compute" not in vars(native_model(port, head_dim=16))
 
 
 def test_a_blank_kernel_leaves_the_layers_as_they_are(monkeypatch):
@@ -59,7 +59,7 @@ def test_a_blank_kernel_leaves_the_layers_as_they_are(monkeypatch):
     kernels = port.given.kernels
     monkeypatch.delitem(vars(kernels.layers), "problem", raising=False)
     monkeypatch.setitem(vars(kernels.product), "problem", "week 4 day 1 task 2: multiply_tile")
-    assert "through_layers" not in vars(native_model(port))
+    assert "compute" not in vars(native_model(port))
     monkeypatch.delitem(vars(kernels.layers), "problem")
 
 

@@ -7,6 +7,7 @@ compared with the one that the model gives to this request alone, and no block o
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -108,7 +109,7 @@ class ServerSoak(Harness[ServerCounts]):
         """The server's own model: arrays of MLX belong to the thread that has loaded them."""
         llm = pressed_llm(port, enforce_eager=True)  # a captured step would not call them
         network = llm.engine.network
-        network.through_layers = self.layers = FailingLayers(network, fails, self.counts)
+        network.compute = self.layers = FailingLayers(network.compute, fails, self.counts)
         return llm
 
     def run(self, clients: int, burstiness: float, seconds: float = SECONDS) -> ServerCounts:
@@ -195,23 +196,24 @@ def is_logged(record: logging.LogRecord) -> bool:
 
 
 class FailingLayers:
-    """A network's `through_layers` that sometimes raises half-way: half of the pools have the step's keys then.
+    """A network's `compute` that sometimes raises half-way: half of the pools have the step's keys then.
 
     Args:
-        network: computes, layer by layer or in one kernel.
+        compute: of the network, layer by layer or in one kernel.
         fails: the number of calls of which one raises; None for none.
         counts: counts the failures.
     """
 
-    def __init__(self, network: Any, fails: int | None, counts: ServerCounts):
-        self._layers, self._through = network.layers, network.through_layers
+    def __init__(self, compute: Callable[..., Any], fails: int | None, counts: ServerCounts):
+        self._compute = compute
         self._fails, self._counts, self.calls = fails, counts, 0
 
-    def __call__(self, x: Any, step: Any, pools: Any) -> Any:
+    def __call__(self, network: Any, inputs: Any, pools: Any) -> Any:
         self.calls += 1
         if self._fails is None or self.calls % self._fails:
-            return self._through(x, step, pools)
-        for layer, pool in zip(self._layers[: len(self._layers) // 2], pools, strict=False):
+            return self._compute(network, inputs, pools)
+        step, x = network.begin(inputs, pools[0].page_size), network.embedding(inputs.token_ids[None])
+        for layer, pool in zip(network.layers[: len(network.layers) // 2], pools, strict=False):
             x = layer(x, step, pool)
         self._counts.failures += 1
         raise MadeFailure("a failure that the soak has made")

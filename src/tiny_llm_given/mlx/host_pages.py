@@ -34,6 +34,8 @@ class HostPages:
             shape = -1, *array.shape[1:]
             numbers: Any = data  # a buffer, of which mlx's types know nothing
             array[slots] = mx.array(numbers).view(array.dtype).reshape(shape)
+        for pool in self.pools:
+            pool._forget_addresses()
 
     def bytes_of(self, row: int) -> memoryview:
         """The bytes of a row, to be read or written in place."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from .native import native_array
 from .quantized_pages import QuantizedPages, QuantizeRows, quantized
 
 
@@ -28,6 +29,7 @@ class TinyKvPagedPool:
         shape = ((num_blocks + 1) * page_size, num_kv_heads, head_dim)
         self.keys, self.values = (mx.zeros(shape, dtype) for _ in range(2))
         self.scales: list[mx.array] = []
+        self._known_addresses: list[int] = []
         self.materialize()  # memory that is not there is missed now, and not while requests run
 
     @property
@@ -59,11 +61,25 @@ class TinyKvPagedPool:
     def _write(self, slots: mx.array, *parts: mx.array) -> None:
         for array, part in zip(self.arrays, parts, strict=True):
             array[slots] = part
+        self._forget_addresses()
 
     @property
     def arrays(self) -> tuple[mx.array, ...]:
         """All that `write` changes."""
         return self.keys, self.values, *self.scales
+
+    @property
+    def _addresses(self) -> list[int]:
+        """Where the arrays are, computed: asked once for as long as only kernels write to them."""
+        if not self._known_addresses:
+            self.materialize()
+            # Arrays are not kept: a write would copy one that is held elsewhere.
+            self._known_addresses = [native_array(part).address for part in self.arrays]
+        return self._known_addresses
+
+    def _forget_addresses(self) -> None:
+        """After a write of MLX, which may have another array."""
+        self._known_addresses = []
 
     def launch(self) -> None:
         """Begins to compute what is still lazy, and does not wait."""

@@ -1,10 +1,11 @@
-"""The layers of a step of decodes in one call, by `layers.cpp`.
+"""A step of decodes in one call, by `layers.cpp`.
 
 Operation by operation, a layer of MLX is some thirty arrays, each with its place in a graph. For one token of a small
 model this takes many times as long as reading the weights. The call writes the keys and values of the step where they
 belong, in memory that MLX holds; nothing else reads it meanwhile.
 """
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +13,8 @@ import mlx.core as mx
 
 from ..kernel_matrix import is_native
 from ..layers import BiasedLinear
-from ..native.kernel import LINE, NativeArray, available_threads, empty, shared
-from ..native.layers import LayersKernel, LayersStep, layer_fields, plain_matrix
-from ..native.page_reads import DecodeRuns
+from ..native.kernel import LINE, NativeArray, available_threads
+from ..native.layers import LayersKernel, LayersStep, layer_fields, pages_of, plain_matrix
 from ..windows import WindowedLayer, inner_layer
 from .native import NAMES, NativeMatrix, native_array
 from .page_attention import attend_in_pages
@@ -24,38 +24,32 @@ class NativeStep(LayersStep):
     """A `LayersStep` of MLX's arrays.
 
     Args:
-        layers: of the model, each one that `_is_native`, or such a layer with a window.
+        model: whose layers each are one that `_is_native`, or such a layer with a window.
         kernel: of the solution in use.
     """
 
-    def __init__(self, layers: Sequence[Any], kernel: LayersKernel):
-        first = inner_layer(layers[0])
+    def __init__(self, model: Any, kernel: LayersKernel):
+        first = inner_layer(model.layers[0])
         self._biases: list[NativeArray] = []
-        super().__init__(layers, kernel, first.input_layernorm.eps, _sizes(first), map(self._fields, layers))
+        eps = first.input_layernorm.eps
+        super().__init__(model, kernel, eps, _sizes(first), NAMES, mx.array, available_threads)
 
-    def _compute(self, x: mx.array, step: Any, decodes: list[DecodeRuns], pools: Sequence[Any]) -> mx.array:
-        slots = step.slots.astype(mx.int64)
-        mx.eval(x, slots, step.rows, [pool.arrays for pool in pools])
-        out = empty(x.shape, NAMES[x.dtype])
-        out.owner[...] = shared(x.view(mx.uint16) if out.dtype == "bfloat16" else x)
-        cosines, sines, places = map(native_array, (*step.rows, slots))
-        stride = cosines.shape[-1]
-        # The tables of the device's RoPE have both halves of a head: -sin, and then sin.
-        of_sines = sines.address + 4 * (stride - self.sizes[3] // 2)
-        tables = cosines.address, of_sines, places.address
-        # Arrays of pools are not kept: a write would copy one that is held elsewhere.
-        addresses = ([native_array(part).address for part in pool.arrays] for pool in pools)
-        kept = NAMES[pools[0].keys.dtype]
-        self._run(out, tables, stride, addresses, kept, decodes, available_threads())
-        return mx.array(out.owner).view(x.dtype)
+    def _native(self, numbers: mx.array) -> NativeArray:
+        return native_array(numbers)
 
-    def _fields(self, layer: Any) -> list[int]:
+    def _new(self, model: Any, *shape: int) -> mx.array:
+        return mx.zeros(shape, model.norm.weight.dtype)
+
+    def _pages(self, pools: Sequence[Any]) -> array:
+        return pages_of(pool._addresses for pool in pools)
+
+    def _layer(self, layer: Any) -> list[int]:
         inner = inner_layer(layer)
-        matrices = [[self._matrix_fields(w) for w in each] for each in _weights(inner)]
+        matrices = [[self._matrix(w) for w in each] for each in _weights(inner)]
         addresses = [0 if weight is None else native_array(weight).address for weight in _norms(inner)]
         return layer_fields(addresses, isinstance(layer, WindowedLayer), matrices)
 
-    def _matrix_fields(self, w: Any) -> list[int]:
+    def _matrix(self, w: Any) -> list[int]:
         matrix: Any = w.layer if isinstance(w, BiasedLinear) else w
         bias = w.bias if isinstance(w, BiasedLinear) else None
         if bias is not None:
@@ -71,8 +65,9 @@ class NativeStep(LayersStep):
 def use_native_step(model: Any, kernel: LayersKernel) -> None:
     """Puts a `NativeStep` on a model whose layers it can compute, where the kernel works."""
     inner = [inner_layer(layer) for layer in model.layers]
-    if all(_is_native(layer, model.norm.weight.dtype) for layer in inner) and kernel.works:
-        model.through_layers = NativeStep(model.layers, kernel)
+    is_whole = model.is_first and model.is_last  # not a stage of a pipeline
+    if is_whole and all(_is_native(layer, model.norm.weight.dtype) for layer in inner) and kernel.works:
+        model.compute = NativeStep(model, kernel)
 
 
 def _is_native(layer: Any, dtype: mx.Dtype) -> bool:

@@ -1,5 +1,5 @@
-// All layers of a step of decodes in one call: the kernels of Day 4.1, and those between the products, by one team of
-// threads. A layer has nine parts; between two of them every thread waits for the others.
+// A step of decodes in one call, from ids to logits: the kernels of Day 4.1, and those between the products, by one team
+// of threads. A layer has nine parts; between two of them every thread waits for the others.
 //
 // Each kernel is a file with names of its own, so it has a namespace. What they include stands here, outside of those.
 #include <algorithm>
@@ -42,6 +42,13 @@ struct Layer {
   Matrix in[3], out, gate_up[2], down;  // the first ones may be joined
 };
 
+// What comes before the layers and after them.
+struct Ends {
+  Matrix table;
+  const void* norm;
+  Matrix head;
+};
+
 struct Runs {
   const int64_t *starts, *counts, *runs;
 };
@@ -53,13 +60,16 @@ struct Pool {
 };
 
 struct Step {
-  void* x;                           // (rows, size): read, and written
-  const float *cosines, *sines;      // (rows, stride)
-  const int64_t* slots;              // (rows)
-  const Layer* layers;               // (num_layers)
-  const Pool* pools;                 // (num_layers)
+  void *x, *logits;                  // (rows, size), and (num_samples, outputs of the head): written
+  const float *cosines, *sines;      // (positions of a text, half of head_size)
   Runs runs[2];                      // of layers without and with a window
-  int64_t num_layers, rows, size, heads, kv_heads, head_size, hidden, stride;
+  const int64_t *positions, *slots;  // (rows)
+  const int64_t* ids;                // (rows): x begins as these rows of the table, if there is one
+  const int64_t* sample_rows;        // (num_samples): rows of x that reach the head, if there is one
+  const Layer* layers;               // (num_layers)
+  const Ends* ends;                  // null where there are no layers
+  const Pool* pools;                 // (num_layers)
+  int64_t num_layers, num_samples, rows, size, heads, kv_heads, head_size, hidden;
 };
 
 // Where threads wait for each other. They are as many as have come: OpenMP may give fewer than were asked for. One that
@@ -135,48 +145,75 @@ static Number* output_at(const Matrix* m, Number* y, int64_t rows, int64_t row, 
   return y + row * m->outputs + column;
 }
 
+// Number `place` of line `line` of a matrix' constants.
+static float constant(const Matrix& m, int64_t line, int64_t place) {
+  const int64_t at = line * LINE;
+  const Line all = m.type_of_constants == quantized::OF_FLOAT16 ? constants_at((const Float16*)m.constants + at)
+                   : m.type_of_constants == quantized::OF_BF16  ? constants_at((const uint16_t*)m.constants + at)
+                                                                : constants_at((const float*)m.constants + at);
+  float numbers[LINE];
+  store(numbers, all, LINE);
+  return numbers[place];
+}
+
+// Columns from `first` on of a packed matrix' row, a line of them.
+template <typename Number>
+static void unpack(const Matrix& m, int64_t row, int64_t first, Number* to) {
+  const int64_t block = row / LINE, place = row % LINE, group = block * (m.columns / m.group) + first / m.group;
+  const float scale = constant(m, 2 * group, place), bias = constant(m, 2 * group + 1, place);
+  const int columns = m.bits == 4 ? 8 : 4;  // of each output in a line
+  const uint8_t* w = (const uint8_t*)m.w + block * m.columns / columns * 4 * LINE + 4 * place;
+  float numbers[LINE];
+  for (int64_t k = first; k < first + LINE; k++) {
+    const uint8_t byte = w[k / columns * 4 * LINE + k % 4];
+    // Rounded twice, as where the table is read without this call: the compiler would make one operation of both.
+    const volatile float product = scale * (m.bits == 8 ? byte : k % 8 < 4 ? byte & 15 : byte >> 4);
+    numbers[k - first] = product + bias;
+  }
+  store(to, load(numbers), LINE);
+}
+
 template <typename Number>
 struct Team {
   const Step& s;
-  const Layer& l;
   float eps, scale;
   Number *x, *filled, *wide, *query;
-  Rows<Number> keys, values;
   void* rounded;
   float* scales;
   Member me;
   int task;
 
-  // y = filled Wᵀ for each of `count` matrices. First `fill(row, column, count)` writes pieces of `filled`, and after a
-  // block of outputs is computed `finish(first, count)` reads them.
+  // y = filled Wᵀ for each of `count` matrices and all rows. First `fill(row, column, count)` writes pieces of `filled`,
+  // and after a block of outputs is computed `finish(first, count)` reads them.
   template <typename Fill, typename Finish>
-  void multiply(const Matrix* m, int count, Number* y, Fill fill, Finish finish) {
+  void multiply(const Matrix* m, int count, int64_t rows, Number* y, Fill fill, Finish finish) {
     const Matrix* first = m;
-    for (; m < first + count && m->outputs > 0; y += s.rows * m->outputs, m++) {
-      const auto p = quantized_product(*m, filled, y, s.rows, rounded, scales, sizeof(Number) == 2);
+    for (; m < first + count && m->outputs > 0; y += rows * m->outputs, m++) {
+      const auto p = quantized_product(*m, filled, y, rows, rounded, scales, sizeof(Number) == 2);
       const int64_t pieces = (m->columns + PIECE - 1) / PIECE;
-      me.share(s.rows * pieces, [&](int64_t i) {
+      me.share(rows * pieces, [&](int64_t i) {
         const int64_t row = i / pieces, column = i % pieces * PIECE, some = std::min(PIECE, m->columns - column);
         if (m == first) fill(row, column, some);
-        for (int64_t g = column; m->bits > 0 && g < column + some; g += m->group) round_group(p, g / m->group * s.rows + row);
+        for (int64_t g = column; m->bits > 0 && g < column + some; g += m->group) round_group(p, g / m->group * rows + row);
       });
       const int64_t blocks = m->bits > 0 ? 1 : product::BLOCKS, all = (m->outputs + LINE - 1) / LINE;
       me.share((all + blocks - 1) / blocks, [&](int64_t i) {
-        task = blank(task, multiply_block(*m, p, y, i * blocks));
+        task = blank(task, multiply_block(*m, p, rows, y, i * blocks));
         finish(i * blocks * LINE, std::min(blocks * LINE, m->outputs - i * blocks * LINE));
       });
     }
   }
 
-  int multiply_block(const Matrix& m, const quantized::QuantizedProduct& p, Number* y, int64_t b) {
+  int multiply_block(const Matrix& m, const quantized::QuantizedProduct& p, int64_t rows, Number* y, int64_t b) {
     if (m.bits == 0)
-      return multiply_blocks(product::Product<Number>{filled, (const Number*)m.w, m.bias, y, s.rows, m.outputs, m.columns}, b);
+      return multiply_blocks(product::Product<Number>{filled, (const Number*)m.w, m.bias, y, rows, m.outputs, m.columns}, b);
     return quantized::multiply_block(p, b);
   }
 
-  void normalize(const void* weight, int64_t row, int64_t column, int64_t count) {
-    const Number* from = x + row * s.size;
-    between::scale_numbers(from + column, (const Number*)weight + column, between::inverse_root(from, s.size, eps),
+  // Some columns of `filled`, from row `from` of x.
+  void normalize(const void* weight, int64_t from, int64_t row, int64_t column, int64_t count) {
+    const Number* numbers = x + from * s.size;
+    between::scale_numbers(numbers + column, (const Number*)weight + column, between::inverse_root(numbers, s.size, eps),
                            filled + row * s.size + column, count);
   }
 
@@ -187,9 +224,10 @@ struct Team {
   }
 
   // One head of keys of a row, and the queries that share it: RoPE, the row's own place in the pages, attention.
-  void attend(int64_t row, int64_t kv_head) {
+  void attend(const Layer& l, const Rows<Number>& keys, const Rows<Number>& values, int64_t row, int64_t kv_head) {
     const int64_t queries = s.heads / s.kv_heads, size = s.head_size, place = s.slots[row] * s.kv_heads + kv_head;
-    const float *cosines = s.cosines + row * s.stride, *sines = s.sines + row * s.stride;
+    const int64_t angles = s.positions[row] * (size / 2);
+    const float *cosines = s.cosines + angles, *sines = s.sines + angles;
     const auto head = [&](int64_t i) { return output_at(l.in, wide, s.rows, row, i * size); };
     for (int64_t i = kv_head * queries; i < (kv_head + 1) * queries; i++)
       between::turn_head(head(i), (const Number*)l.query_norm, eps, cosines, sines, query + (row * s.heads + i) * size, size);
@@ -202,19 +240,35 @@ struct Team {
     task = blank(task, decodes::attend_row(d, row, kv_head));
   }
 
-  void gate(int64_t row, int64_t column, int64_t count) {
+  void gate(const Layer& l, int64_t row, int64_t column, int64_t count) {
     const auto at = [&](int64_t i) { return output_at(l.gate_up, wide, s.rows, row, i); };
     between::gate_numbers(at(column), at(s.hidden + column), filled + row * s.hidden + column, count);
   }
 
-  void compute() {
+  void compute_layer(const Layer& l, const Pool& pool) {
+    const Rows<Number> keys{(Kept<Number>*)pool.keys, pool.key_scales, s.head_size};
+    const Rows<Number> values{(Kept<Number>*)pool.values, pool.value_scales, s.head_size};
     const auto nothing = [](auto...) {};
     const auto add = [&](int64_t first, int64_t count) { add_residual(first, count); };
-    multiply(l.in, 3, wide, [&](auto... where) { normalize(l.input_norm, where...); }, nothing);
-    me.take(s.rows * s.kv_heads, [&](int64_t i) { attend(i / s.kv_heads, i % s.kv_heads); });
-    multiply(&l.out, 1, wide, nothing, add);
-    multiply(l.gate_up, 2, wide, [&](auto... where) { normalize(l.mlp_norm, where...); }, nothing);
-    multiply(&l.down, 1, wide, [&](auto... where) { gate(where...); }, add);
+    const auto norm = [&](const void* weight) {
+      return [=](int64_t row, auto... where) { normalize(weight, row, row, where...); };
+    };
+    multiply(l.in, 3, s.rows, wide, norm(l.input_norm), nothing);
+    me.take(s.rows * s.kv_heads, [&](int64_t i) { attend(l, keys, values, i / s.kv_heads, i % s.kv_heads); });
+    multiply(&l.out, 1, s.rows, wide, nothing, add);
+    multiply(l.gate_up, 2, s.rows, wide, norm(l.mlp_norm), nothing);
+    multiply(&l.down, 1, s.rows, wide, [&](auto... where) { gate(l, where...); }, add);
+  }
+
+  void compute() {
+    if (s.ends == nullptr) return;
+    const Matrix& table = s.ends->table;
+    me.share(table.outputs > 0 ? s.rows * s.size / LINE : 0, [&](int64_t i) {
+      unpack(table, s.ids[i * LINE / s.size], i * LINE % s.size, x + i * LINE);
+    });
+    for (int64_t i = 0; i < s.num_layers; i++) compute_layer(s.layers[i], s.pools[i]);
+    const auto norm = [&](int64_t row, auto... where) { normalize(s.ends->norm, s.sample_rows[row], row, where...); };
+    multiply(&s.ends->head, 1, s.num_samples, (Number*)s.logits, norm, [](auto...) {});
   }
 };
 
@@ -222,10 +276,11 @@ template <typename Number>
 static int compute(const Step& s, float eps, float scale, int threads) {
   const int64_t heads = s.heads * s.head_size, most = std::max({s.size, heads, s.hidden});
   const int64_t widest = std::max({s.size, heads + 2 * s.kv_heads * s.head_size, 2 * s.hidden});
-  const std::unique_ptr<Number[]> numbers(new Number[s.rows * (most + widest + heads)]);
-  const std::unique_ptr<int16_t[]> rounded(new int16_t[s.rows * most]);
-  const std::unique_ptr<float[]> scales(new float[s.rows * 2 * most / 32]);
-  Number *filled = numbers.get(), *wide = filled + s.rows * most, *query = wide + s.rows * widest;
+  const int64_t rows = std::max(s.rows, s.num_samples);
+  const std::unique_ptr<Number[]> numbers(new Number[rows * (most + widest + heads)]);
+  const std::unique_ptr<int16_t[]> rounded(new int16_t[rows * most]);
+  const std::unique_ptr<float[]> scales(new float[rows * 2 * most / 32]);
+  Number *filled = numbers.get(), *wide = filled + rows * most, *query = wide + rows * widest;
   Meeting meeting;
   int task = 0;
 #pragma omp parallel num_threads(threads) reduction(max : task)
@@ -235,15 +290,9 @@ static int compute(const Step& s, float eps, float scale, int threads) {
 #else
     const Member me{meeting, 0, 1};
 #endif
-    for (int64_t i = 0; i < s.num_layers; i++) {
-      const Pool& p = s.pools[i];
-      const Rows<Number> keys{(Kept<Number>*)p.keys, p.key_scales, s.head_size};
-      const Rows<Number> values{(Kept<Number>*)p.values, p.value_scales, s.head_size};
-      Team<Number> team{s,    s.layers[i], eps,         scale,        (Number*)s.x, filled, wide, query,
-                        keys, values,      rounded.get(), scales.get(), me,           task};
-      team.compute();
-      task = team.task;
-    }
+    Team<Number> team{s, eps, scale, (Number*)s.x, filled, wide, query, rounded.get(), scales.get(), me, task};
+    team.compute();
+    task = team.task;
   }
   return task;
 }

@@ -1,22 +1,28 @@
-"""All layers of a step of decodes in one call, by `layers.cpp`: what it reads, and the call."""
+"""A step of decodes in one call, by `layers.cpp`: what it reads, and the call."""
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from tiny_llm_common.packed_model import PackedInputs, PastReads
+
+from ..kernel_matrix import KernelMatrix
 from ..layers import Array
+from ..quantized_matrix import QuantizedMatrix
 from .attention import KEPT, DecodeKernel
 from .kernel import FLOAT, NUMBER, POINTER, Kernel, NativeArray, ProductKernel
 from .library import GIVEN, NativeError, library
-from .page_reads import DecodeRuns, PageReads
+from .page_reads import DecodeRuns, decodes_alone, listed
 from .quantized_product import QuantizedKernel
 
+POOL_FIELDS = 4  # of a `Pool` in C++
 BETWEEN = "between_products.cpp"
-MATRIX_FIELDS = 9  # of a `Matrix` in C++
+NO_MATRIX = [0] * 9  # a `Matrix` in C++
 
 
 def plain_matrix(address: int, bias: int | None, outputs: int, columns: int) -> list[int]:
@@ -34,10 +40,9 @@ def layer_fields(
         is_windowed: whether it has a sliding window.
         matrices: of queries, keys and values; of the output; of gate and up; down. What is joined is one matrix.
     """
-    absent = [0] * MATRIX_FIELDS
     fields = [*norms, int(is_windowed)]
     for each, most in zip(matrices, (3, 1, 2, 1), strict=True):
-        for matrix in [*each, *[absent] * (most - len(each))]:
+        for matrix in [*each, *[NO_MATRIX] * (most - len(each))]:
             fields += matrix
     return fields
 
@@ -53,7 +58,7 @@ class LayersKernel(Kernel):
     file = "layers.cpp"
     tasks = ProductKernel.tasks | QuantizedKernel.tasks | DecodeKernel.tasks
 
-    def __init__(self, package: str, kernels: Sequence[Kernel]):
+    def __init__(self, package: str, kernels: tuple[ProductKernel, QuantizedKernel, DecodeKernel]):
         super().__init__(package)
         self.kernels = kernels
 
@@ -85,67 +90,103 @@ class LayersKernel(Kernel):
 
 
 class LayersStep(ABC):
-    """The layers of a model: those of a step of decodes in one call, and those of other steps one by one.
+    """A step of decodes in one call; other steps are computed layer by layer, by the model's own `compute`.
+
+    A quantised table and a packed head are parts of the call; others are computed by the model.
 
     Args:
-        layers: of the model.
+        model: with layers that the kernel can compute.
         kernel: of the solution in use.
         eps: of all norms.
         sizes: of a row, the number of heads and of heads of keys, the size of a head, and of a row in the MLP.
-        fields: of each layer, see `layer_fields`.
+        names, array_of, threads: of a port: names of types, an array of integers, and how many threads compute.
     """
+
+    takes_lists = True  # a runner need not make arrays of its inputs
 
     def __init__(
         self,
-        layers: Sequence[Any],
+        model: Any,
         kernel: LayersKernel,
         eps: float,
         sizes: tuple[int, ...],
-        fields: Iterable[Sequence[int]],
+        names: Mapping[Any, str],
+        array_of: Callable[[list[int]], Array],
+        threads: Callable[[], int],
     ):
-        self.layers, self.kernel, self.eps, self.sizes = list(layers), kernel, eps, sizes
-        self.scale = sizes[3] ** -0.5
-        self._layers = array("q", [field for layer in fields for field in layer])
-
-    def __call__(self, x: Array, step: Any, pools: Sequence[Any]) -> Array:
-        """See `Qwen3ModelWeek3.through_layers`."""
-        masks, rows = (step.mask, step.window_mask or step.mask), x.shape[1]
-        if all(isinstance(mask, PageReads) and mask.has_decodes_alone(rows) for mask in masks):
-            return self._compute(x, step, [mask.decodes for mask in masks], pools)
-        for layer, pool in zip(self.layers, pools, strict=True):
-            x = layer(x, step, pool)
-        return x
+        self.kernel, self.eps, self.sizes, self.scale = kernel, eps, sizes, sizes[3] ** -0.5
+        self._names, self._array, self._threads = names, array_of, threads
+        table, head = model.embedding.weight, model.w_lm_head
+        self.has_table, self.has_head = isinstance(table, QuantizedMatrix), isinstance(head, KernelMatrix)
+        before = self._matrix(table) if self.has_table else NO_MATRIX
+        after = self._matrix(head) if self.has_head else NO_MATRIX
+        self._layers = array("q", chain(*map(self._layer, model.layers)))
+        self._ends = array("q", [*before, self._native(model.norm.weight).address, *after])
+        self._angles = [self._native(part) for part in (model.rope.cos, model.rope.sin)]  # keeps them alive
 
     @abstractmethod
-    def _compute(self, x: Array, step: Any, decodes: list[DecodeRuns], pools: Sequence[Any]) -> Array:
-        """Writes the keys and values of the step to the pools; returns the residual stream after the layers."""
+    def _native(self, numbers: Array) -> NativeArray:
+        """An array as the kernel sees it."""
 
-    def _run(
-        self,
-        x: NativeArray,
-        tables: Sequence[int],
-        stride: int,
-        pools: Iterable[Sequence[int]],
-        kept: str,
-        decodes: Sequence[DecodeRuns],
-        threads: int,
-    ) -> None:
-        """Computes the layers: the residual stream x (1, R, E) is read, and written.
+    @abstractmethod
+    def _new(self, model: Any, *shape: int) -> Array:
+        """An array in the model's type."""
 
-        Args:
-            tables: addresses of cosines, sines and slots.
-            stride: numbers of a row of cosines.
-            pools: addresses of the keys, values and scales of each layer, see `Pool` in C++.
-            kept: type of the keys.
-            decodes: of layers without and with a window.
+    @abstractmethod
+    def _layer(self, layer: Any) -> list[int]:
+        """See `layer_fields`."""
+
+    @abstractmethod
+    def _matrix(self, w: Any) -> list[int]:
+        """A `Matrix` in C++."""
+
+    @abstractmethod
+    def _pages(self, pools: Sequence[Any]) -> array:
+        """See `pages_of`."""
+
+    def __call__(self, model: Any, inputs: PackedInputs, pools: Sequence[Any]) -> Array | None:
+        """See `Qwen3ModelWeek3`. The inputs are lists, or arrays."""
+        runs = windowed = self._runs(inputs, inputs.decodes, pools)
+        if model.config.sliding_window is not None:
+            windowed = self._runs(inputs, inputs.window_decodes, pools)
+        if runs is None or windowed is None:
+            return type(model).compute(model, inputs.map(self._as_array), pools)
+        return self._compute(model, inputs, [*runs.arrays, *windowed.arrays], pools)
+
+    def _runs(self, inputs: PackedInputs, reads: PastReads | None, pools: Sequence[Any]) -> DecodeRuns | None:
+        return decodes_alone(inputs, reads, pools[0].page_size, self.kernel.kernels[-1])
+
+    def _as_array(self, numbers: Any) -> Array:
+        return self._array(numbers) if isinstance(numbers, list) else numbers
+
+    def _compute(
+        self, model: Any, inputs: PackedInputs, runs: Sequence[NativeArray], pools: Sequence[Any]
+    ) -> Array | None:
+        """Writes the keys and values of the step to the pools; returns the logits.
+
+        Before the call only numbers of Python are touched, where that is possible: when the weights of a step have
+        gone through the caches, the first operation of an array library takes some fifty microseconds.
         """
-        pages = array("q", [address for pool in pools for address in (*pool, 0, 0)[:4]])
-        runs = [part.address for reads in decodes for part in reads.arrays]
-        places = _address(self._layers), _address(pages)
-        sizes = len(self.layers), x.shape[1], *self.sizes, stride
-        fields = array("q", [x.address, *tables, *places, *runs, *sizes])
-        compute = self.kernel.compute_of(kept)
-        self.kernel.check(compute(_address(fields), self.eps, self.scale, x.dtype == "bfloat16", threads))
+        own = inputs.positions, inputs.slots, inputs.token_ids, inputs.sample_rows
+        rows = [array("q", [] if part is None else listed(part)) for part in own]
+        ids, sampled, pages = *rows[2:], self._pages(pools)
+        begun = None if self.has_table else model.embedding(self._as_array(inputs.token_ids))
+        x = self._native(self._new(model, len(ids), self.sizes[0]) if begun is None else begun)
+        logits = self._native(self._new(model, len(sampled), model.config.vocab_size))
+        addresses = [part.address for part in (x, logits, *self._angles, *runs)]
+        tables = map(_address, (*rows, self._layers, self._ends, pages))
+        sizes = len(pages) // POOL_FIELDS, len(sampled), len(ids), *self.sizes
+        step, kept = array("q", [*addresses, *tables, *sizes]), self._names[pools[0].keys.dtype]
+        flags = self.eps, self.scale, x.dtype == "bfloat16", self._threads()
+        self.kernel.check(self.kernel.compute_of(kept)(_address(step), *flags))
+        if not sampled:
+            return None
+        return logits.owner if self.has_head else model.finish(x.owner[None], self._array([*sampled]))
+
+
+def pages_of(pools: Iterable[Sequence[int]]) -> array:
+    """A `Pool` for each layer, of the addresses of its keys, values and scales."""
+    return array("q", chain(*((*pool, 0, 0)[:POOL_FIELDS] for pool in pools)))
 
 
 def _address(fields: array) -> int:

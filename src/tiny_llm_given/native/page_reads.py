@@ -8,9 +8,8 @@ from itertools import accumulate, chain
 from typing import Any
 
 from tiny_llm_common.layer_weights import ModelShape
-from tiny_llm_common.packed_model import PastReads
+from tiny_llm_common.packed_model import PackedInputs, PastReads
 
-from ..layers import Array
 from .attention import DecodeKernel, fits
 from .kernel import NativeArray
 
@@ -49,40 +48,52 @@ class PageReads:
     chunks: list[Any]
     decodes: DecodeRuns | None
 
-    def has_decodes_alone(self, rows: int) -> bool:
-        """Whether each row is a request that reads its past and itself by the kernel of decodes."""
-        return not self.chunks and self.decodes is not None and len(self.decodes.rows) == rows
-
 
 def past_runs(past: PastReads | None, page_size: int) -> dict[int, Runs]:
     """For each decode the runs of its past, first slot and count, by its row. A run is at most a page."""
     if past is None:
         return {}
-    runs: dict[int, Runs] = {group: [] for group in past.groups.tolist()}
+    past = past.map(listed)
+    runs: dict[int, Runs] = {group: [] for group in past.groups}
     blocks = past.blocks
-    listed = blocks.block_groups, blocks.block_list, blocks.block_starts, blocks.block_usage
-    for group, block, start, end in zip(*(part.tolist() for part in listed), strict=True):
+    parts = blocks.block_groups, blocks.block_list, blocks.block_starts, blocks.block_usage
+    for group, block, start, end in zip(*parts, strict=True):
         if group in runs and end > start:
             runs[group].append((block * page_size + start, end - start))
     # Rows and groups of padding, see `padding.py`, read nothing.
-    rows = zip(past.rows.tolist(), past.groups.tolist(), strict=True)
+    rows = zip(past.rows, past.groups, strict=True)
     return {row: runs[group] for row, group in rows if group >= 0 and runs[group]}
 
 
-def decode_runs(texts: dict[int, Runs], slots: Array, kernel: DecodeKernel) -> DecodeRuns | None:
+def decodes_alone(
+    inputs: PackedInputs, reads: PastReads | None, page_size: int, kernel: DecodeKernel
+) -> DecodeRuns | None:
+    """The runs of a step whose rows all are requests that read their past and themselves; None for other steps."""
+    if reads is None or len(reads.rows) < len(inputs.slots):
+        return None
+    runs = past_runs(reads, page_size)
+    return decode_runs(runs, inputs.slots, kernel) if len(runs) == len(inputs.slots) else None
+
+
+def listed(numbers: Any) -> list[int]:
+    """Integers as a list; an array is read for it."""
+    return numbers if isinstance(numbers, list) else numbers.tolist()
+
+
+def decode_runs(texts: dict[int, Runs], slots: Any, kernel: DecodeKernel) -> DecodeRuns | None:
     """The runs of some decodes, each with its own row last; None when there are none.
 
     Args:
         texts: from `past_runs`.
-        slots: (T,) where the rows of the step are.
+        slots: (T,), a list or an array: where the rows of the step are.
         kernel: of the solution in use.
     """
     if not texts:
         return None
-    rows, own = sorted(texts), slots.tolist()
-    listed = [[*texts[row], (own[row], 1)] for row in rows]
-    starts, counts = zip(*chain(*listed), strict=True)
-    ends = accumulate(map(len, listed), initial=0)
+    rows, own = sorted(texts), listed(slots)
+    runs = [[*texts[row], (own[row], 1)] for row in rows]
+    starts, counts = zip(*chain(*runs), strict=True)
+    ends = accumulate(map(len, runs), initial=0)
     return DecodeRuns(array("q", rows), (_integers(starts), _integers(counts), _integers(ends)), kernel)
 
 

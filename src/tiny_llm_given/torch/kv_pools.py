@@ -1,6 +1,5 @@
 """Pools of pages: the memory for the keys and values of all requests, in the model's type or in eight bits."""
 
-from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -77,11 +76,6 @@ class TinyKvPagedPool:
     def arrays(self) -> tuple[torch.Tensor, ...]:
         """All that `write` changes."""
         return self.keys, self.values, *self.scales
-
-    @cached_property
-    def _addresses(self) -> list[int]:
-        """Where the arrays are. They are written in place, so it is asked once."""
-        return [array.data_ptr() for array in self.arrays]
 
     def launch(self) -> None:
         """Begins what is still lazy, and does not wait."""

@@ -77,7 +77,7 @@ class NativeLayer:
 
 
 class NativeNorm:
-    """A model's last RMSNorm: for one row, torch's takes as long as a layer."""
+    """A model's last RMSNorm, as a step of decodes has it."""
 
     def __init__(self, norm: Any):
         self.weight, self.eps, self._array = norm.weight, norm.eps, native_array(norm.weight)

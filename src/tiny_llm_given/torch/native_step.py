@@ -1,17 +1,18 @@
-"""The layers of a step of decodes in one call, by `layers.cpp`.
+"""A step of decodes in one call, by `layers.cpp`.
 
 A layer by itself is nine calls, each with threads that begin and end. For one token of a small model this takes as long
 as reading the weights.
 """
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
 from ..native.kernel import NativeArray
-from ..native.layers import LayersKernel, LayersStep, layer_fields, plain_matrix
-from ..native.page_reads import DecodeRuns
+from ..native.layers import LayersKernel, LayersStep, layer_fields, pages_of, plain_matrix
 from ..windows import WindowedLayer, inner_layer
 from .large_pages import in_large_pages
 from .native import NAMES, NativeMatrix, native_array
@@ -22,34 +23,45 @@ class NativeStep(LayersStep):
     """A `LayersStep` of torch's arrays.
 
     Args:
-        layers: of the model, each a `NativeLayer` with a `NativeMLP`, or one with a window.
+        model: whose layers are each a `NativeLayer` with a `NativeMLP`, or one with a window.
         kernel: of the solution in use.
     """
 
-    def __init__(self, layers: Sequence[Any], kernel: LayersKernel):
-        first = inner_layer(layers[0])
-        super().__init__(layers, kernel, first.eps, _sizes(first), map(_fields, layers))
+    def __init__(self, model: Any, kernel: LayersKernel):
+        first = inner_layer(model.layers[0])
+        super().__init__(model, kernel, first.eps, _sizes(first), NAMES, torch.tensor, torch.get_num_threads)
+        self._kept: WeakKeyDictionary[Any, array] = WeakKeyDictionary()  # pages of each engine
 
-    def _compute(
-        self, x: torch.Tensor, step: Any, decodes: list[DecodeRuns], pools: Sequence[Any]
-    ) -> torch.Tensor:
-        x = x.contiguous()
-        cosines, sines = (part.contiguous() for part in step.rows)
-        tables = [part.data_ptr() for part in (cosines, sines, step.slots)]
-        addresses = (pool._addresses for pool in pools)
-        kept, threads = NAMES[pools[0].keys.dtype], torch.get_num_threads()
-        self._run(native_array(x), tables, cosines.shape[-1], addresses, kept, decodes, threads)
-        return x
+    def _native(self, numbers: torch.Tensor) -> NativeArray:
+        return native_array(numbers.contiguous())
+
+    def _new(self, model: Any, *shape: int) -> torch.Tensor:
+        return model.norm.weight.new_empty(shape)
+
+    def _layer(self, layer: Any) -> list[int]:
+        inner = inner_layer(layer)
+        matrices = [[_matrix_fields(*pair) for pair in each] for each in _weights(inner)]
+        addresses = [0 if norm is None else norm.address for norm in _norms(inner)]
+        return layer_fields(addresses, isinstance(layer, WindowedLayer), matrices)
+
+    def _matrix(self, w: Any) -> list[int]:
+        return _matrix_fields(w, None)
+
+    def _pages(self, pools: Sequence[Any]) -> array:
+        if pools[0] not in self._kept:  # written in place: where they are is asked once
+            self._kept[pools[0]] = pages_of([part.data_ptr() for part in pool.arrays] for pool in pools)
+        return self._kept[pools[0]]
 
 
 def use_native_step(model: Any, kernel: LayersKernel) -> None:
     """Puts a `NativeStep` on a model whose layers it can compute, where the kernel works."""
     inner = [inner_layer(layer) for layer in model.layers]
     dtype = NAMES.get(model.norm.weight.dtype, "")
-    if all(_is_native(layer, dtype) for layer in inner) and kernel.works:
+    is_whole = model.is_first and model.is_last  # not a stage of a pipeline
+    if is_whole and all(_is_native(layer, dtype) for layer in inner) and kernel.works:
         in_large_pages(each for layer in inner for each in _weights(layer))
-        model.norm = NativeNorm(model.norm)
-        model.through_layers = NativeStep(model.layers, kernel)
+        model.norm = NativeNorm(model.norm)  # to the last bit that of the call
+        model.compute = NativeStep(model, kernel)
 
 
 def _is_native(layer: Any, dtype: str) -> bool:
@@ -73,13 +85,6 @@ def _norms(layer: NativeLayer) -> tuple[NativeArray | None, ...]:
 
 def _weights(layer: Any) -> tuple[list[Biased], ...]:
     return layer.w_in, layer.w_out, layer.mlp.w_gate_up, layer.mlp.w_down
-
-
-def _fields(layer: Any) -> list[int]:
-    inner = inner_layer(layer)
-    matrices = [[_matrix_fields(*pair) for pair in each] for each in _weights(inner)]
-    addresses = [0 if norm is None else norm.address for norm in _norms(inner)]
-    return layer_fields(addresses, isinstance(layer, WindowedLayer), matrices)
 
 
 def _matrix_fields(matrix: Any, bias: torch.Tensor | None) -> list[int]:

@@ -44,8 +44,6 @@ def page_reads(
     """
     runs = past_runs(inputs.decodes if window is None else inputs.window_decodes, page_size)
     decodes = decode_runs(runs, inputs.slots, kernel)
-    if len(runs) == len(inputs.slots):  # most steps, and for one token of a small model each operation counts
-        return PageReads([], decodes)
     past = past_slots(inputs.chunks, page_size)
     make = _chunk_text if chunk_kernel else chunk_reads
     chunks = [

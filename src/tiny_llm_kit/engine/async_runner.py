@@ -40,7 +40,9 @@ class AsyncRunner(PackedRunner):
         with self.backend_module.inference():
             # Made now: before the batch is computed, its blocks may belong to another request.
             forward, inputs = self._forward_of(bucket), self._inputs(batch, bucket)
-            padding = [-1] * (inputs[0].shape[0] - len(batch.sources))
+            if batch.sources and self._takes_lists:
+                inputs[0] = self._array(inputs[0])
+            padding = [-1] * (len(inputs[0]) - len(batch.sources))
             sources = self._array([*batch.sources, *padding]) if batch.sources else None
         self._submitted.append((batch, self._started(batch, forward, inputs, sources)))
         self.waste.count(batch, bucket, self.block_size)

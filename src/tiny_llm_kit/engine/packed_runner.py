@@ -240,7 +240,12 @@ class PackedRunner:
         inputs = self._inputs_of(batch, *sizes, window)
         if bucket is not None:
             inputs = self._pad_inputs(inputs, bucket, *sizes, window is not None)
-        return inputs.map(self._array).flatten()
+        return (inputs if self._takes_lists else inputs.map(self._array)).flatten()
+
+    @property
+    def _takes_lists(self) -> bool:
+        """Whether the model makes arrays of its inputs by itself, where it needs them."""
+        return getattr(self.model.compute, "takes_lists", False)
 
     def _logits_with_ranks(self, batch: PackedBatch, bucket: Bucket | None) -> Array | None:
         """The logits, which all ranks compute together.

@@ -108,6 +108,17 @@ class Qwen3LayerWeek3(Qwen3LayerWeek2):
         return self.project_out(x, self.attention(query, key, value, step, cache))
 
 
+def layer_by_layer(
+    model: "Qwen3ModelWeek3", inputs: PackedInputs, pools: Sequence[TinyKvPagedPool]
+) -> torch.Tensor | None:
+    """The logits of a step, see `Qwen3ModelWeek3`. Given."""
+    step = model.begin(inputs, pools[0].page_size)
+    x = model.embedding(inputs.token_ids[None])
+    for layer, pool in zip(model.layers, pools, strict=True):
+        x = layer(x, step, pool)
+    return None if inputs.sample_rows is None else model.finish(x, inputs.sample_rows)
+
+
 class Qwen3ModelWeek3(Qwen3ModelWeek2):
     """Qwen3 that computes a packed batch: every weight is read once per step, whatever is in it.
 
@@ -118,7 +129,8 @@ class Qwen3ModelWeek3(Qwen3ModelWeek2):
     """
 
     layer_class = Qwen3LayerWeek3
-    packed_mask = staticmethod(packed_mask)  # and the layers' `packed_attention`: a device may have its own
+    # A device may have its own, and its own `packed_attention` of the layers.
+    packed_mask, compute = staticmethod(packed_mask), staticmethod(layer_by_layer)
 
     def __call__(self, inputs: PackedInputs, pools: Sequence[TinyKvPagedPool]) -> torch.Tensor | None:
         """Computes T rows, and writes their keys and values into the pools. Given.
@@ -130,19 +142,7 @@ class Qwen3ModelWeek3(Qwen3ModelWeek2):
         Returns:
             (K, V) logits of `inputs.sample_rows`; None when there are no such rows.
         """
-        step = self.begin(inputs, pools[0].page_size)
-        x = self.through_layers(self.embedding(inputs.token_ids[None]), step, pools)
-        if inputs.sample_rows is None:
-            return None
-        return self.finish(x, inputs.sample_rows)
-
-    def through_layers(
-        self, x: torch.Tensor, step: PackedStep, pools: Sequence[TinyKvPagedPool]
-    ) -> torch.Tensor:
-        """The residual stream after all layers, (1, T, E) to (1, T, E). Given: a device may have its own."""
-        for layer, pool in zip(self.layers, pools, strict=True):
-            x = layer(x, step, pool)
-        return x
+        return self.compute(self, inputs, pools)
 
     def begin(self, inputs: PackedInputs, page_size: int) -> PackedStep:
         """RoPE's rows and the masks of one step. Given."""

@@ -75,7 +75,8 @@ def to_array(values: ArrayLike, dtype: str | None = None, device: str = "cpu") -
 
 def to_numpy(array: torch.Tensor) -> np.ndarray:
     """torch to NumPy on the host; bf16 has no NumPy type and comes back as float32."""
-    array = array.detach().cpu()
+    if array.device.type != "cpu" or array.requires_grad:
+        array = array.detach().cpu()
     return (array.float() if array.dtype == torch.bfloat16 else array).numpy()
 
 
@@ -125,7 +126,7 @@ def largest(logits: torch.Tensor) -> torch.Tensor:
 
 
 def as_float32(array: torch.Tensor) -> torch.Tensor:
-    return array.float()
+    return array if array.dtype == torch.float32 else array.float()
 
 
 def score_tokens(logits: torch.Tensor, ids: torch.Tensor, count: int) -> torch.Tensor:
