@@ -53,13 +53,8 @@ LLAMA3 = {
     "original_max_position_embeddings": 40,
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 24}
-YARN_ALL = YARN | {
-    "beta_fast": 6.0,
-    "beta_slow": 2.0,
-    "mscale": 1.3,
-    "mscale_all_dim": 0.4,
-    "truncate": False,
-}
+YARN_ALL = YARN | {"beta_fast": 6.0, "beta_slow": 2.0, "truncate": False}
+YARN_ALL |= {"mscale": 1.3, "mscale_all_dim": 0.4}
 SLIDING = "sliding_attention"
 SLIDES = {"use_sliding_window": True}
 EXPERTS = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 20}

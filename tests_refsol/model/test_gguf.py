@@ -28,14 +28,8 @@ from tiny_llm_kit.model.quantization import WeightQuantizer
 from tiny_llm_kit.model.rope_scaling import RopeScaling
 
 BACKENDS = installed_backends()
-FAMILIES = [
-    "qwen3-gqa-tied",
-    "qwen2-gqa-tied",
-    "llama2-mha",
-    "llama-biases",
-    "mixtral-gqa",
-    "qwen3-moe-gqa-tied",
-]
+FAMILIES = ["qwen3-gqa-tied", "qwen2-gqa-tied", "llama2-mha", "llama-biases", "mixtral-gqa"]
+FAMILIES += ["qwen3-moe-gqa-tied"]
 NORM = "output_norm.weight"
 YARN = {"llama__rope__scaling__type": "yarn", "llama__rope__scaling__factor": 4.0}
 QUERY, TABLE = "model.layers.1.self_attn.q_proj.weight", "model.embed_tokens.weight"

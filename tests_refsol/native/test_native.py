@@ -27,11 +27,8 @@ X86 = platform.machine() in ("x86_64", "AMD64")
 # What the kernels choose by the instructions: all of this machine's, AVX2 at most, and the loops for any processor.
 PATHS = ("", "-mno-avx512f", "-mno-avx") if X86 else ("",)
 KERNELS = NativeKernels(PACKAGE)
-product, quantized_product, decode_attention = (
-    KERNELS.product,
-    KERNELS.quantized_product,
-    KERNELS.decode_attention,
-)
+product, quantized_product = KERNELS.product, KERNELS.quantized_product
+decode_attention = KERNELS.decode_attention
 
 
 @pytest.fixture(params=PATHS, ids=lambda flags: flags or "native")
@@ -455,14 +452,31 @@ def test_a_compiler_that_hangs_is_named(sources, monkeypatch):
         library.library("kernel.cpp")
 
 
-def test_a_compiler_that_knows_no_processor_and_no_openmp_compiles(sources, monkeypatch, tmp_path):
+PARALLEL = """extern "C" int answer() {
+  int sum = 0;
+#pragma omp parallel for reduction(+ : sum)
+  for (int i = 0; i < 42; i++) sum++;
+  return sum;
+}"""
+
+
+def test_a_compiler_that_knows_no_processor_and_no_openmp_compiles_for_one_thread(
+    sources, monkeypatch, tmp_path, capsys
+):
+    """It says so once, and not of kernels that share nothing."""
+    sources["other.cpp"] = sources["kernel.cpp"]
+    sources |= {"parallel.cpp": PARALLEL, "kernel.cpp": PARALLEL + "\n"}
+    assert answer(library.library("parallel.cpp")) == 42 and capsys.readouterr().err == ""
     program = tmp_path / "c++"
     refused = '  case "$word" in -fopenmp|-m*) echo "unknown option $word" >&2; exit 1;; esac\n'
     found = library.compiler()
     program.write_text(f'#!/bin/sh\nfor word; do\n{refused}done\nexec {found} "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("CXX", str(program))
-    assert answer(library.library("kernel.cpp")) == 42
+    assert answer(library.library("other.cpp")) == 42 and capsys.readouterr().err == ""
+    assert answer(library.library("kernel.cpp")) == answer(library.library("parallel.cpp")) == 42
+    says = f"kernels in C++ run on one thread: {program} has no OpenMP for this process\n"
+    assert capsys.readouterr().err == says
     assert library._accepted_flags(library.compiler(), library.SETS_OF_FLAGS) == ()
 
 

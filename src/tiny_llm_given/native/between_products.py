@@ -7,11 +7,8 @@ from .kernel import NativeArray, require
 from .library import library
 
 SUFFIXES = {"bfloat16": "bf16", "float32": "float"}
-KERNELS = {  # pointers and sizes of each
-    "normalize": (3, 2, True),
-    "split_heads": (8, 5, True),
-    "gate": (2, 2, False),
-}
+# Pointers and sizes of each, and whether it has an epsilon.
+KERNELS = {"normalize": (3, 2, True), "split_heads": (8, 5, True), "gate": (2, 2, False)}
 
 
 def normalize(x: NativeArray, weight: NativeArray, y: NativeArray, eps: float, threads: int = 1) -> None:

@@ -15,9 +15,7 @@ def readable(text: str, folder: Path) -> str:
         text: what the compiler has printed.
         folder: where the files are that it has named.
     """
-    found = list(
-        dict.fromkeys(_errors(text.splitlines(), folder))
-    )  # a template is compiled once for each type
+    found = list(dict.fromkeys(_errors(text.splitlines(), folder)))  # a template is compiled for each type
     if len(found) > MOST:
         found[MOST:] = [f"… and {len(found) - MOST} more"]
     return "\n".join(found) or text

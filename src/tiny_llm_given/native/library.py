@@ -35,7 +35,7 @@ WITH_OPENMP = tuple((*flags, "-fopenmp") for flags in ONE_THREAD)
 # On a Mac none: Apple's compiler has no OpenMP, and LLVM's ends a process in which torch has brought another copy.
 SETS_OF_FLAGS = (() if sys.platform == "darwin" else WITH_OPENMP) + ONE_THREAD
 OPENMP_LIBRARY = re.compile(r"/(libgomp|libomp|libiomp5)[^/]*$")
-OF_LLVM = b"__kmpc_"  # what begins the names of its OpenMP
+OF_GCC, OF_LLVM = b"GOMP_", b"__kmpc_"  # what begins the names of the OpenMP of each
 SECONDS = 120  # for a compiler; a kernel takes one or two
 GIVEN = __name__.rpartition(".")[0]  # the package of the kernels without blanks, and of the header
 HEADERS = "lines.h", "kept.h"
@@ -118,13 +118,23 @@ def _library(texts: Texts, command: str, more_flags: str) -> ctypes.CDLL:
                 for file in _files(texts, command, more_flags, sets, Path(folder)):
                     # Clang's OpenMP brings threads of its own. Between operations of torch, which waits with GCC's,
                     # products on 2 cores took 1.2 to 1.5 times as long as on one thread.
-                    if has_gccs_threads and OF_LLVM in file.read_bytes():
+                    code = file.read_bytes()
+                    if has_gccs_threads and OF_LLVM in code:
                         break
                     with suppress(OSError):  # a folder that allows no programs: another one may
-                        return ctypes.CDLL(str(file))  # once loaded, the file may go
+                        loaded = ctypes.CDLL(str(file))  # once loaded, the file may go
+                        if "\n#pragma omp" in texts[0][1] and OF_GCC not in code and OF_LLVM not in code:
+                            _say_one_thread(command)
+                        return loaded
     except OSError as error:
         raise NativeError(f"a kernel cannot be compiled: {error}") from error
     raise NativeError(f"a kernel cannot be loaded from {tempfile.gettempdir()}")
+
+
+@functools.cache
+def _say_one_thread(command: str) -> None:
+    """Prints why kernels do not use the other cores: once, and not for each of them."""
+    print(f"kernels in C++ run on one thread: {command} has no OpenMP for this process", file=sys.stderr)
 
 
 def _files(
