@@ -24,13 +24,7 @@ FAMILIES = {
     },
 }
 # The bits of queries, keys, values, gate, up, the table and the others; p is plain.
-KINDS = {
-    "plain": "ppppppp",
-    "4 bits": "44444p4",
-    "8 bits": "8888888",
-    "mixed": "4484844",
-    "apart": "484p4pp",
-}
+KINDS = {"plain": "ppppppp", "4": "44444p4", "8": "8888888", "mixed": "4484844", "apart": "484p4pp"}
 NAMES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "embed")
 
 
@@ -57,15 +51,15 @@ def native_model(port: Port, kinds: str = KINDS["plain"], rounds: str = "int8", 
 
 
 def decoded(port, model, rows, kept="auto"):
-    """Logits of a step of decodes after their prompts, and all keys and values."""
+    """Logits of a step of decodes after their prompts, and all keys and values. The second row is not sampled."""
     numbers = np.random.default_rng(rows)
     server = PackedServing(port, port.serving, model, num_blocks=100, kv_cache_dtype=kept)
-    texts = [
-        numbers.integers(0, model.config.vocab_size, size=2 + 3 * row % 23).tolist() for row in range(rows)
-    ]
+    sizes = [2 + 3 * row % 23 for row in range(rows)]
+    texts = [numbers.integers(0, model.config.vocab_size, size=size).tolist() for size in sizes]
     made = [server.sequence(text, number) for number, text in enumerate(texts)]
-    server.run([(sequence, 0, len(text) - 1) for sequence, text in zip(made, texts, strict=True)])
-    logits = server.run([(sequence, len(text) - 1, 1) for sequence, text in zip(made, texts, strict=True)])
+    pasts = [size - 1 - (number == 1) for number, size in enumerate(sizes)]
+    server.run([(sequence, 0, past) for sequence, past in zip(made, pasts, strict=True)])
+    logits = server.run([(sequence, past, 1) for sequence, past in zip(made, pasts, strict=True)])
     kept = [port.numpy(part) for pool in server.runner.pools for part in pool.arrays]
     return [np.stack(logits), *kept]
 

@@ -67,7 +67,7 @@ def test_a_step_of_decodes_is_that_of_its_layers(port, native_model, family, kin
 @pytest.mark.parametrize("kept", ["int8", "fp8_e4m3"])
 @pytest.mark.parametrize("family", ["qwen3", "windowed"])
 def test_pages_in_eight_bits_are_those_of_the_layers(port, native_model, family, kept):
-    assert_same(port, native_model(KINDS["4 bits"], **FAMILIES[family]), 3, calls=1, kept=kept)
+    assert_same(port, native_model(KINDS["4"], **FAMILIES[family]), 3, calls=1, kept=kept)
 
 
 @pytest.mark.parametrize(("count", "rows"), [(1, 1), (1, 16), (2, 1), (2, 2), (2, 7), (3, 5), (5, 16)])
@@ -81,7 +81,7 @@ def test_threads_share_any_number_of_rows(port, native_model, threads, count, ro
 @pytest.mark.parametrize("heads", [(1, 1), (4, 4), (16, 1), (5, 5)])
 def test_heads_that_share_keys(port, native_model, heads):
     sizes = dict(zip(HEADS, heads, strict=True))
-    assert_same(port, native_model(KINDS["4 bits"], **sizes, head_dim=64), 4, calls=1)
+    assert_same(port, native_model(KINDS["4"], **sizes, head_dim=64), 4, calls=1)
 
 
 def test_a_step_with_a_prompt_goes_layer_by_layer(port, native_model):
@@ -119,7 +119,7 @@ def test_a_model_keeps_no_pool(port, native_model):
 
 
 def test_the_last_norm_is_a_kernel_and_small_matrices_are_in_one_array(port, native_model):
-    model = native_model(KINDS["4 bits"])
+    model = native_model(KINDS["4"])
     x = torch.randn(1, 3, model.norm.weight.shape[0]).to(model.norm.weight.dtype)
     expected = torch.rms_norm(x, model.norm.weight.shape, model.norm.weight, model.norm.eps)
     torch.testing.assert_close(model.norm(x), expected)
@@ -139,14 +139,8 @@ def test_matrices_are_moved_one_by_one(port):
     for each in weights:
         each.watched = watched
     large_pages.in_large_pages(weights)
-    assert [alive for each in weights for alive in each.alive] == [
-        6,
-        5,
-        4,
-        3,
-        2,
-        1,
-    ]  # with the one that is moved
+    alive = [count for each in weights for count in each.alive]
+    assert alive == [6, 5, 4, 3, 2, 1], "with the one that is moved"
     assert not any(array() is not None for array in watched)
 
 

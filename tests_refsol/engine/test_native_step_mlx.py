@@ -1,16 +1,15 @@
 """All layers of a step of decodes in one call on MLX: nearly the numbers of its layers, whose operations are MLX's."""
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
 from support.close import assert_close
-from tests_refsol.engine.native_cases import (
-    FAMILIES,
-    KINDS,
-    assert_model_keeps_no_pool,
-    decoded,
-    native_model,
-)
+from tests_refsol.engine import native_cases
+from tests_refsol.engine.native_cases import FAMILIES, KINDS, decoded, native_model
+from tiny_llm_given.mlx.host_pages import HostPages
+from tiny_llm_given.mlx.kv_pools import TinyKvPagedPool
+from tiny_llm_given.mlx.native import native_array
 from tiny_llm_kit.engine.port import Port
 
 pytestmark = [pytest.mark.tool("c++"), pytest.mark.port("mlx")]
@@ -43,7 +42,21 @@ def test_a_step_of_decodes_is_that_of_its_layers(dtype, family, kinds):
 @pytest.mark.parametrize("rows", [1, 7])
 def test_pages_in_int8_are_written_in_place(rows):
     port = port_of("float32")
-    assert_near(port, native_model(port, KINDS["4 bits"], "int16"), rows, "int8")
+    assert_near(port, native_model(port, KINDS["4"], "int16"), rows, "int8")
+
+
+@pytest.mark.parametrize("by_host", [False, True])
+def test_the_call_finds_pages_that_a_write_has_moved(by_host):
+    """MLX writes into another array where the one so far is held elsewhere."""
+    pool = TinyKvPagedPool(2, 4, 1, 32, mx.float32)
+    before, held = pool._addresses, [mx.view(part, mx.float32) for part in pool.arrays]
+    mx.eval(held)
+    if by_host:
+        HostPages([pool], 1).restore(0, 1)
+    else:
+        pool.write(mx.array([3]), *(mx.ones((1, 1, 32)) for _ in range(2)))
+    found = [native_array(part).address for part in pool.arrays]
+    assert pool._addresses == found and not {*before} & {*found}
 
 
 def test_other_layers_keep_their_path():
@@ -65,4 +78,4 @@ def test_a_blank_kernel_leaves_the_layers_as_they_are(monkeypatch):
 
 def test_a_model_keeps_no_pool():
     port = port_of("float32")
-    assert_model_keeps_no_pool(port, native_model(port))
+    native_cases.assert_model_keeps_no_pool(port, native_model(port))
