@@ -13,7 +13,7 @@ import mlx.core as mx
 
 from ..kernel_matrix import is_native
 from ..layers import BiasedLinear
-from ..native.kernel import LINE, NativeArray, available_threads
+from ..native.kernel import LINE, NativeArray, available_threads, empty
 from ..native.layers import LayersKernel, LayersStep, layer_fields, pages_of, plain_matrix
 from ..windows import WindowedLayer, inner_layer
 from .native import NAMES, NativeMatrix, native_array
@@ -37,8 +37,11 @@ class NativeStep(LayersStep):
     def _native(self, numbers: mx.array) -> NativeArray:
         return native_array(numbers)
 
-    def _new(self, model: Any, *shape: int) -> mx.array:
-        return mx.zeros(shape, model.norm.weight.dtype)
+    def _new(self, model: Any, *shape: int) -> NativeArray:
+        return empty(shape, NAMES[model.norm.weight.dtype])
+
+    def _written(self, model: Any, numbers: NativeArray) -> mx.array:
+        return mx.array(numbers.owner).view(model.norm.weight.dtype)
 
     def _pages(self, pools: Sequence[Any]) -> array:
         return pages_of(pool._addresses for pool in pools)

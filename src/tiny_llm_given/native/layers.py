@@ -129,8 +129,12 @@ class LayersStep(ABC):
         """An array as the kernel sees it."""
 
     @abstractmethod
-    def _new(self, model: Any, *shape: int) -> Array:
+    def _new(self, model: Any, *shape: int) -> NativeArray:
         """An array in the model's type."""
+
+    @abstractmethod
+    def _written(self, model: Any, numbers: NativeArray) -> Array:
+        """An array of a port that the kernel has written."""
 
     @abstractmethod
     def _layer(self, layer: Any) -> list[int]:
@@ -171,8 +175,8 @@ class LayersStep(ABC):
         rows = [array("q", [] if part is None else listed(part)) for part in own]
         ids, sampled, pages = *rows[2:], self._pages(pools)
         begun = None if self.has_table else model.embedding(self._as_array(inputs.token_ids))
-        x = self._native(self._new(model, len(ids), self.sizes[0]) if begun is None else begun)
-        logits = self._native(self._new(model, len(sampled), model.config.vocab_size))
+        x = self._new(model, len(ids), self.sizes[0]) if begun is None else self._native(begun)
+        logits = self._new(model, len(sampled), model.config.vocab_size)
         addresses = [part.address for part in (x, logits, *self._angles, *runs)]
         tables = map(_address, (*rows, self._layers, self._ends, pages))
         sizes = len(pages) // POOL_FIELDS, len(sampled), len(ids), *self.sizes
@@ -181,7 +185,8 @@ class LayersStep(ABC):
         self.kernel.check(self.kernel.compute_of(kept)(_address(step), *flags))
         if not sampled:
             return None
-        return logits.owner if self.has_head else model.finish(x.owner[None], self._array([*sampled]))
+        out = self._written(model, logits if self.has_head else x)
+        return out if self.has_head else model.finish(out[None], self._array([*sampled]))
 
 
 def pages_of(pools: Iterable[Sequence[int]]) -> array:

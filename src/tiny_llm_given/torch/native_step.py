@@ -35,17 +35,23 @@ class NativeStep(LayersStep):
     def _native(self, numbers: torch.Tensor) -> NativeArray:
         return native_array(numbers.contiguous())
 
-    def _new(self, model: Any, *shape: int) -> torch.Tensor:
-        return model.norm.weight.new_empty(shape)
+    def _new(self, model: Any, *shape: int) -> NativeArray:
+        return native_array(model.norm.weight.new_empty(shape))
+
+    def _written(self, model: Any, numbers: NativeArray) -> torch.Tensor:
+        return numbers.owner
 
     def _layer(self, layer: Any) -> list[int]:
         inner = inner_layer(layer)
-        matrices = [[_matrix_fields(*pair) for pair in each] for each in _weights(inner)]
+        matrices = [[self._matrix(*pair) for pair in each] for each in _weights(inner)]
         addresses = [0 if norm is None else norm.address for norm in _norms(inner)]
         return layer_fields(addresses, isinstance(layer, WindowedLayer), matrices)
 
-    def _matrix(self, w: Any) -> list[int]:
-        return _matrix_fields(w, None)
+    def _matrix(self, w: Any, bias: torch.Tensor | None = None) -> list[int]:
+        of_bias = None if bias is None else bias.data_ptr()
+        if isinstance(w, NativeMatrix):
+            return plain_matrix(w.lines.data_ptr(), of_bias, *w.shape)
+        return w._packed.fields(of_bias)
 
     def _pages(self, pools: Sequence[Any]) -> array:
         if pools[0] not in self._kept:  # written in place: where they are is asked once
@@ -85,10 +91,3 @@ def _norms(layer: NativeLayer) -> tuple[NativeArray | None, ...]:
 
 def _weights(layer: Any) -> tuple[list[Biased], ...]:
     return layer.w_in, layer.w_out, layer.mlp.w_gate_up, layer.mlp.w_down
-
-
-def _matrix_fields(matrix: Any, bias: torch.Tensor | None) -> list[int]:
-    of_bias = None if bias is None else bias.data_ptr()
-    if isinstance(matrix, NativeMatrix):
-        return plain_matrix(matrix.lines.data_ptr(), of_bias, *matrix.shape)
-    return matrix._packed.fields(of_bias)
