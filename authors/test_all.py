@@ -31,6 +31,7 @@ TESTS: Check = (
     "the tests of the product, and those of kernels on the reference",
     [
         "test-refsol", "--", "-n", str(WORKERS), "--dist", "worksteal",
+        "-p", "no:anyio", "-p", "no:schemathesis",  # they cost time in each test, and none needs their fixtures
         *(f"--ignore-glob={glob}" for glob in IN_THE_PREFIX_CHECK),
     ],
 )  # fmt: skip
