@@ -572,33 +572,29 @@ def test_a_blank_task_has_its_address(sources):
     ("kept", "path"),
     [("AS_QUERIES", ""), *((kept, f"{PATHS[-1]} -DPAGES_ALONE") for kept in ("INT8", "E4M3"))],
 )
-def test_the_sanitizers_find_nothing(tmp_path, kept, path):
+def test_the_sanitizers_find_nothing(kept, path):
     """A process of its own: the sanitizers must be loaded before anything else.
 
     Pages in eight bits are read as on any processor; what this one has of its own reads them in `test_native_step.py`.
     """
-    driver = Path(__file__).parent / "driver.cpp"
-    checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    flags = [
-        "-std=c++17",
-        "-O0",
-        "-g",
-        "-march=native",
-        "-Wno-psabi",
-        f"-DKEPT={kept}",
-        *shlex.split(path),
-        *checks,
-    ]
-    program = tmp_path / "driver"
-    command = [
-        *shlex.split(library.compiler()),
-        *flags,
-        f"-I{FOLDER}",
-        f"-I{GIVEN}",
-        str(driver),
-        "-o",
-        str(program),
-    ]
-    subprocess.run(command, check=True)
+    program = driver(f"-DKEPT={kept}", *shlex.split(path))
     done = subprocess.run([str(program)], capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0 and done.stdout == "kernels ran: 0\n", done.stderr[-2000:]
+
+
+def driver(*defined: str) -> Path:
+    """The driver with the kernels and the sanitizers: kept, as libraries are, since it compiles for seconds."""
+    flags = (
+        "-std=c++17 -O0 -g -march=native -Wno-psabi -fsanitize=address,undefined -fno-sanitize-recover=all"
+    )
+    folders, command = [Path(__file__).parent, FOLDER, GIVEN], library.compiler()
+    sources = sorted(file for folder in folders for file in folder.iterdir() if file.suffix in (".cpp", ".h"))
+    texts = tuple((file.name, file.read_text(encoding="utf-8")) for file in sources)
+    kept = library._kept((texts, command, shlex.join([flags, *defined]), ()), "driver").with_suffix(".so")
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        part = kept.with_suffix(f".{os.getpid()}.part")
+        line = [*shlex.split(f"{command} {flags}"), *defined, f"-I{FOLDER}", f"-I{GIVEN}"]
+        subprocess.run([*line, str(folders[0] / "driver.cpp"), "-o", str(part)], check=True)
+        part.replace(kept)
+    return kept
