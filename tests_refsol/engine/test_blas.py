@@ -293,6 +293,10 @@ if "mlx" in installed_backends():
 
     if LINUX:
 
+        def test_all_tests_have_it():
+            """Whichever test file imports MLX first: without it they took five times as long."""
+            assert blas._functions("get_num_threads")
+
         def test_the_number_of_threads_follows_the_environment_and_the_setter(with_it):
             assert with_it["threads"] == [1, 2]
 
