@@ -383,7 +383,9 @@ def test_a_placeholder_says_where_its_token_comes_from(s):
         s.Scheduled(prompt, 2, 4),
     ]
     batch = s.pack_ahead(plan, [request(s, "p", number=9), ahead, other])
-    assert batch.sources == [2, -1, 1, -1, -1, -1, -1], f"{batch.sources}: one per row, -1 where it is known"
+    assert batch.sources == [2, -1, 1, -1, -1, -1, -1], (
+        f"{batch.sources}: a place among the draws of the batch before, -1 if known"
+    )
     assert batch.token_ids == [0, ord("z"), 0, *b"klmn"], f"{batch.token_ids}: known ids, 0 for a placeholder"
     assert batch.sample_rows == [0, 1, 2, 6], f"{batch.sample_rows}: a placeholder's row draws the next token"
     assert batch.sampling == [other.sampling, plain.sampling, ahead.sampling, prompt.sampling]
@@ -411,9 +413,8 @@ def test_a_batch_without_placeholders_has_no_sources(s, drawn):
     _, plain, prompt = entries(s, s.BlockAllocator(16, 4))
     plan = [s.Scheduled(plain, 3, 1), s.Scheduled(prompt, 2, 3)]
     batch = s.pack_ahead(plan, [prompt, plain][:drawn])
-    assert batch == s.pack(plan), (
-        f"all tokens are known, so it is what `pack` makes: {s.pack(plan)}, not {batch}"
-    )
+    assert batch.sources == [], f"{batch.sources}: all tokens are known, so there are no sources"
+    assert batch == s.pack(plan), f"all tokens are known, so it is what `pack` makes: {s.pack(plan)}"
 
 
 @pytest.mark.task("4.4.5")

@@ -39,9 +39,9 @@ def can_decode_ahead(sequence: Sequence) -> bool:
     """Whether a decode of a request can be planned while tokens of it are in flight.
 
     Returns:
-        True if all that is left to schedule is its last token, known or a placeholder, and an answer that ends
-        with the tokens in flight does not reach `max_new_tokens`. A request that has ended, or that has a placeholder
-        and must wait, is not ready.
+        True if all that is left to schedule is its last token, known or a placeholder, and the answer, placeholders
+        included, is shorter than `max_new_tokens`. A request that has ended, or that has a placeholder and must wait,
+        is not ready.
     """
     # TASK 4.4.3: is `num_scheduled` at the last token at least, and past the prompt? Does the limit leave a token?
     # A limit is never found late: the placeholders count like tokens. An end token is: nobody knows it yet.
