@@ -158,10 +158,8 @@ def read_chat_template(
     As in transformers, these are `chat_template.jinja` with the folder `additional_chat_templates`, then
     `tokenizer_config.json`; and `chat_template.json`, from which transformers' processors read.
     """
-    main, more = (
-        folder / "chat_template.jinja",
-        sorted((folder / "additional_chat_templates").glob("*.jinja")),
-    )
+    main = folder / "chat_template.jinja"
+    more = sorted((folder / "additional_chat_templates").glob("*.jinja"))
     files = {file.stem: file for file in more} | ({"default": main} if main.is_file() else {})
     if files:
         sources = {name: file.read_text(encoding="utf-8", errors="replace") for name, file in files.items()}

@@ -14,14 +14,14 @@ from typing import SupportsInt
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, ReaderField
+from gguf.gguf_reader import READER_SUPPORTED_VERSIONS
 from gguf.quants import dequantize
 from numpy.typing import DTypeLike
 
 from .files import CheckpointError, Json, require, shown
 
-MOST_ENTRIES = (
-    2_000_000  # of an array; the largest vocabularies have some 260,000 tokens and twice as many merges
-)
+# Of an array: the largest vocabularies have some 260,000 tokens and twice as many merges.
+MOST_ENTRIES = 2_000_000
 LENGTH = struct.Struct("<Q")
 MOST_COUNT = 100_000  # of keys, and of tensors
 PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
@@ -208,9 +208,13 @@ def _check_beginning(path: Path) -> None:
     if begin[:4] != b"GGUF":
         raise CheckpointError(f"{path}: not a GGUF file: its first bytes are {shown(begin[:4])}")
     if begin[4:6] == b"\0\0":
-        raise CheckpointError(
-            f"{path}: is in big-endian byte order: download the little-endian file of this model"
-        )
+        problem = "is in big-endian byte order: download the little-endian file of this model"
+        raise CheckpointError(f"{path}: {problem}")
+    version = int.from_bytes(begin[4:], "little")
+    if len(begin) == 8 and version not in READER_SUPPORTED_VERSIONS:
+        known = " and ".join(map(str, READER_SUPPORTED_VERSIONS))
+        problem = f"has version {version} of GGUF, and {known} are read: choose another file of this model"
+        raise CheckpointError(f"{path}: {problem}")
 
 
 def _broken(path: Path, problem: str) -> CheckpointError:

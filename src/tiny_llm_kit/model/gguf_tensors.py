@@ -79,7 +79,8 @@ def weights_of(file: GgufFile, config: ModelConfig) -> dict[str, GgufTensor]:
     """The tensors of a file by Hugging Face name, in the order of its rows; a stack of experts is taken apart.
 
     Raises:
-        CheckpointError: a tensor is missing, has another shape, or belongs to no model that the engine has.
+        CheckpointError: a tensor is missing, has another shape or a type that the library does not dequantise, or
+            belongs to no model that the engine has.
     """
     wanted = wanted_tensors(config)
     for name in [name for name in file.tensors if name not in wanted and name != FREQUENCIES]:
@@ -90,11 +91,16 @@ def weights_of(file: GgufFile, config: ModelConfig) -> dict[str, GgufTensor]:
         if tensor is None:
             raise _refused(file, name, "is missing; download the file again")
         if tensor.shape != shape:
-            raise _refused(file, name, f"has shape {tensor.shape}, and the header asks for {shape}")
+            problem = f"has shape {tensor.shape}, and the header asks for {shape}; choose another file of this model"
+            raise _refused(file, name, problem)
         if "{}" in model_name:
             found |= {model_name.format(expert): _expert(tensor, expert) for expert in range(shape[0])}
         else:
             found[model_name] = tensor
+    for tensor in {each.kind: each for each in found.values() if each.kind not in FLOATS}.values():
+        replace(
+            tensor, shape=(-1,), data=tensor.data[:1]
+        ).floats()  # a row shows whether it can be read at all
     return found
 
 

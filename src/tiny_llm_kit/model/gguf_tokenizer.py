@@ -20,9 +20,8 @@ from .gguf_bpe import GGML, flag, gguf_bpe, listed
 from .tokenization import Tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # of `token_type`; 5 is unused, 6 a byte
-LONGEST = (
-    1000  # characters of a token; in real files at most some hundred, and SentencePiece's are cut everywhere
-)
+# Characters of a token; in real files at most some hundred, and SentencePiece's are cut everywhere.
+LONGEST = 1000
 # The names that chat templates have for tokens.
 TEMPLATE = "tokenizer.chat_template"
 IN_TEMPLATES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
