@@ -31,6 +31,8 @@ TIGHT = {
     "num_blocks": 11,
     "max_model_len": 176,
 }
+# By the kernels that an engine chooses: a step of decodes is one call, whose tokens may be those of the step before.
+AHEAD = TIGHT | {"dtype": "auto", "activations": "int16", "async_scheduling": True}
 # Answers the prompts of its standard input.
 PROGRAM = """
 import json, sys
@@ -72,9 +74,9 @@ def test_answers_are_transformers_with_chunks_shared_prefixes_and_preemptions(b)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("options", [{}, TIGHT, {"speculative_config": {"method": "ngram"}}], ids=str)
+@pytest.mark.parametrize("options", [{}, TIGHT, AHEAD, {"speculative_config": {"method": "ngram"}}], ids=str)
 def test_twenty_answers_are_transformers(b, options):
-    with LLM("smollm2", **where(b), **{**ROOM, **options}) as llm:
+    with LLM("smollm2", **{**where(b), **ROOM, **options}) as llm:
         check(llm, 20, 64)
 
 

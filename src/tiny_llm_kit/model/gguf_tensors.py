@@ -98,9 +98,8 @@ def weights_of(file: GgufFile, config: ModelConfig) -> dict[str, GgufTensor]:
         else:
             found[model_name] = tensor
     for tensor in {each.kind: each for each in found.values() if each.kind not in FLOATS}.values():
-        replace(
-            tensor, shape=(-1,), data=tensor.data[:1]
-        ).floats()  # a row shows whether it can be read at all
+        # A row shows whether it can be read at all.
+        replace(tensor, shape=(-1,), data=tensor.data[:1]).floats()
     return found
 
 
