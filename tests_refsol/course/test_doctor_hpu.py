@@ -6,7 +6,6 @@ Nothing here ran on a Gaudi.
 import json
 import os
 import sys
-import tempfile
 from copy import deepcopy
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from tiny_llm_kit.course.doctor import hpu_run
 from tiny_llm_kit.repo import ROOT, SOURCES
 
 PATHS = os.pathsep.join([str(ROOT / "tests_refsol" / "imitation_gaudi"), str(SOURCES)])
-CACHE = Path(tempfile.gettempdir()) / "imitation-of-a-cache"  # kept, for the kernel that the CPU compiles
 
 
 def moment(graphs: int | None, free: float) -> dict:
@@ -116,10 +114,8 @@ def test_each_failure_is_found_alone(name):
 
 def test_fallbacks_before_the_requests_are_a_note():
     report = deepcopy(GOOD)
-    for place in (
-        report["parts"]["engine"]["moments"]["after the warm-up"],
-        report["parts"]["serving"]["after"],
-    ):
+    parts = report["parts"]
+    for place in (parts["engine"]["moments"]["after the warm-up"], parts["serving"]["after"]):
         place["cpu_fallback"] = 2
     (found,) = [one for one in checklist.judge(report) if one.status != "ok"]
     assert (found.name, found.status) == ("CPU fallbacks", "warn")
@@ -164,12 +160,11 @@ def test_a_whole_run_in_eager_mode(monkeypatch, tmp_path, capsys):
     assert engine["shapes"] == 36 and [len(answer) for answer in serving["answers"]] == [hpu_run.ANSWER] * 4
 
 
-def test_a_device_that_does_everything_wrong_in_lazy_mode(forks):
+def test_a_device_that_does_everything_wrong_in_lazy_mode(forks, pytestconfig):
     """Every call compiles, RMSNorm falls back, RoPE turns the other way, and torch was there first."""
+    kept = str(pytestconfig.cache.mkdir("imitation-gaudi"))  # for the kernel that the CPU compiles
     settings = {"PT_HPU_LAZY_MODE": "1", "IMITATION_GAUDI": "fork,recompiles,fallback,wrong-rope"}
-    done = forks.run(
-        "tiny_llm_kit.course.doctor.hpu_run", PYTHONPATH=PATHS, XDG_CACHE_HOME=str(CACHE), **settings
-    )
+    done = forks.run("tiny_llm_kit.course.doctor.hpu_run", PYTHONPATH=PATHS, XDG_CACHE_HOME=kept, **settings)
     parts = [json.loads(line) for line in done.stdout.splitlines()]
     report = {**GOOD, "parts": {part.pop("part"): part for part in parts}}
     found = {one.name: one.detail for one in checklist.judge(report) if one.status == "missing"}

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests_refsol.engine.native_cases import native_model
 from tiny_llm_common.structured_outputs import StructuredOutputsParams
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
@@ -85,8 +86,16 @@ def engines(request):
     """One that waits for each step, and one that runs ahead."""
     port = Port("tiny_llm_ref", request.param, "cpu", "float32")
     _, tokenizer = load_network(port, "tiny-qwen3", "week3")
-    loaded = port, random_network(port, shape("tiny-qwen3", 2))[0], tokenizer
+    loaded = port, network_of(port), tokenizer
     return [LLM.of(*loaded, **SMALL, async_scheduling=ahead).engine for ahead in (False, True)]
+
+
+def network_of(port):
+    """With torch a step of decodes is one call, given lists, as on a CPU; with MLX it is given arrays, as on a GPU."""
+    tiny = shape("tiny-qwen3", 2)
+    if port.name == "torch":
+        return native_model(port, "8" * 7, vocab_size=tiny.vocab_size)
+    return random_network(port, tiny)[0]
 
 
 def answers(engine, load: list[Asked]) -> list:

@@ -85,14 +85,8 @@ def test_twenty_answers_are_transformers(b, options):
 def test_twenty_answers_of_ranks_are_transformers(b, options):
     """In a process of their own: MLX makes one group of ranks per process."""
     asked = [each["prompt"] for each in ANSWERS], {**where(b), **ROOM, **options}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        input=json.dumps(asked),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    assert json.loads(done.stdout) == [each["tokens"] for each in ANSWERS]
+    done = subprocess.check_output([sys.executable, "-c", PROGRAM], input=json.dumps(asked), text=True)
+    assert json.loads(done) == [each["tokens"] for each in ANSWERS]
 
 
 @pytest.mark.long
