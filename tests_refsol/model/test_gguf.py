@@ -104,9 +104,7 @@ def test_stored_bits_stay_as_they_are(folder, backend):
         stem, bits = name.removesuffix(".weight"), kept.of(name).bits
         parts = files.numbers(name), *(files.numbers(f"{stem}.{part}") for part in ("scales", "biases"))
         assert [part.dtype for part in parts] == [np.uint32, np.float16, np.float16]
-        words, scales, biases = (
-            b.array(part) for part in (parts[0], *(x.astype(np.float32) for x in parts[1:]))
-        )
+        words, scales, biases = map(b.array, (parts[0], *(x.astype(np.float32) for x in parts[1:])))
         np.testing.assert_array_equal(
             b.numpy(b.dequantize_weights(words, scales, biases, 32, bits)), plain[name]
         )
@@ -122,6 +120,15 @@ def test_other_types_are_dequantized_and_named(folder, backend, capsys):
     file = write_gguf(folder, folder / "model.gguf", lambda name: "Q5_1" if "ffn" in name else "BF16")
     loaded(file, backend)
     assert capsys.readouterr().err == "weights in Q5_1 are dequantised to float32: 0 MB\n"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_line_says_what_is_kept_and_where_that_is_slow(folder, backend, capsys):
+    file = write_gguf(folder, folder / "model.gguf", lambda name: "Q4_0")
+    port = Port("tiny_llm_ref", backend, "cpu", "bfloat16")
+    load_checkpoint(file, backend, "cpu", "bfloat16", WeightQuantizer(port))
+    line = "weights stay as they are stored: Q4_0 with float activations"
+    assert capsys.readouterr().err == line + stored_weights.SLOW * (backend == "mlx") + "\n"
 
 
 # The format has no dense layers among those of Qwen3-MoE.

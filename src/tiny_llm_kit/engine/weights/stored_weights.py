@@ -20,6 +20,7 @@ from ..machine import free_ram
 LARGEST_FLOAT16 = 65504
 BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U32": 4}
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+SLOW = " (slow with MLX on a CPU: dtype float32 dequantises them)"
 SMALL = 2**29  # bytes of weights for which no machine is asked how much memory it has
 
 
@@ -50,13 +51,13 @@ def check_memory(
     Raises:
         CheckpointError: they do not fit.
     """
-    needed, dequantized, kept = 0, dict[str, int](), set[str]()
+    needed, dequantized, kept = 0, dict[str, int](), dict[str, str]()
     for name in names:
         info = headers[name]
         kind, size = info.stored_as, _numbers(name, headers, config) * DTYPE_BYTES[dtype]
         if is_kept(name, info, config, quantizer):
             size = bytes_of(headers, [name])
-            kept |= {_kept_in_words(name, kind, config, quantizer)} if kind else set()
+            kept |= {kind: _rounding(name, config, quantizer)} if kind else {}
         elif quantizer and info.dtype != "U32" and quantizer.applies_to(name, info.shape):
             size = math.prod(info.shape) * (quantizer.bits or 0) // 8  # and a little for the scales
         elif kind := kind or _bits_in_words(name, info, config):
@@ -68,7 +69,7 @@ def check_memory(
         f"weights in {kind} are dequantised to {dtype}: {size / 1e6:,.0f} MB"
         for kind, size in dequantized.items()
     ]
-    return lines + ([f"weights stay as they are stored: {', '.join(sorted(kept))}"] if kept else [])
+    return lines + ([_kept_in_words(kept, quantizer.port)] if quantizer and kept else [])
 
 
 def _bits_in_words(name: str, info: TensorInfo, config: ModelConfig) -> str | None:
@@ -78,10 +79,15 @@ def _bits_in_words(name: str, info: TensorInfo, config: ModelConfig) -> str | No
     return f"{config.quantization.of(name).bits} bits"
 
 
-def _kept_in_words(name: str, kind: str, config: ModelConfig, quantizer: WeightQuantizer | None) -> str:
+def _rounding(name: str, config: ModelConfig, quantizer: WeightQuantizer | None) -> str:
     assert quantizer is not None and config.quantization is not None  # it is kept
-    rounded = quantizer.rounds(config.quantization.of(name).bits)
-    return f"{kind} with {rounded or 'float'} activations"
+    return quantizer.rounds(config.quantization.of(name).bits)
+
+
+def _kept_in_words(kept: Mapping[str, str], port: Any) -> str:
+    kinds = [f"{kind} with {rounded or 'float'} activations" for kind, rounded in sorted(kept.items())]
+    is_slow = "" in kept.values() and (port.name, port.device) == ("mlx", "cpu")
+    return f"weights stay as they are stored: {', '.join(kinds)}" + SLOW * is_slow
 
 
 def _check_ram(needed: int, dtype: str) -> None:
