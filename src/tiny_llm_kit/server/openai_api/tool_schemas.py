@@ -18,7 +18,7 @@ class Lenient(BaseModel):
 class Function(Lenient):
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
-    parameters: Json | None = Field(None, description="a JSON schema; without it there are none")
+    parameters: Json | None = Field(None, description="JSON schema of the arguments, if there are any")
 
 
 class Tool(Lenient):
