@@ -174,7 +174,7 @@ def behind_a_long_one(tokens: int, chunk: int | None, queued: bool) -> Workload:
     """A workload of three short prompts after a long one.
 
     Args:
-        tokens: of the long one.
+        tokens: the length of the long prompt.
         chunk: tokens of a chunk; None computes it whole, in call 0.
         queued: whether all are there at the start; else they arrive as the long one's second chunk begins.
     """

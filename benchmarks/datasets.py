@@ -90,9 +90,9 @@ def dataset(
 
     Args:
         name: one of `DATASETS` or `TEXTS`, or a file, see `from_file`.
-        seed: of the random ids and lengths.
+        seed: determines the random ids and lengths.
         batch_size: how many run at a time.
-        tokenizer: for a text.
+        tokenizer: encodes texts; random ids need none.
 
     Raises:
         ValueError: the file cannot be used, or has too few prompts.

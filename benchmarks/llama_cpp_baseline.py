@@ -106,7 +106,7 @@ class LlamaCppBatch:
         file: the weights.
         rows: requests that run at a time.
         room: tokens of the longest request.
-        threads: of all calls.
+        threads: how many threads compute each call.
         is_unified: whether all requests share one buffer of keys and values, where those of others are masked. With a
             buffer for each, only requests with neighbouring numbers share a product.
 

@@ -99,7 +99,7 @@ class OurGenerator:
     """Our engine, run as `LLM.generate` runs it.
 
     Args:
-        threads: of this process.
+        threads: how many threads this process computes with.
     """
 
     llm: LLM

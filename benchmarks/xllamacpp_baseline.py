@@ -33,7 +33,7 @@ class Server:
         file: the weights.
         rows: requests that run at a time.
         room: tokens of the longest request.
-        threads: of all calls.
+        threads: how many threads compute each call.
         has_drafts: whether n-grams of the text so far make drafts.
     """
 

@@ -631,7 +631,7 @@ class Traffic:
 
     Args:
         s: the policy under test.
-        seed: of the random operations.
+        seed: determines the random operations.
         caching: whether prefixes are shared.
     """
 

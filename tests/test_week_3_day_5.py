@@ -30,9 +30,9 @@ class Steps:
 
     Args:
         s: names of the policy.
-        name: of the policy.
+        name: which policy it is.
         requests: (seconds of arrival, prompt, answer), or with a class at the end.
-        options: of the scheduler.
+        options: passed on to the scheduler.
     """
 
     def __init__(self, s, name, requests, /, **options):

@@ -78,7 +78,7 @@ class Client:
 
         Args:
             connection: see `connect`.
-            max_tokens: of the answer.
+            max_tokens: how many tokens the answer may have.
             due: when it should be sent, for the result.
         """
         seen = ServedRequest(self.clock(), due=due)

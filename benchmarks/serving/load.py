@@ -61,7 +61,7 @@ class Texts:
             size: number of prompts, tokens of a prompt, tokens of an answer.
             shape: further fields of `DatasetSize`.
             rate, burstiness: see `arrival_times`.
-            seed: of prompts and times.
+            seed: determines prompts and times.
         """
         is_random = name in DATASETS
         sizes = DatasetSize(*size, len(self.words), **shape)
@@ -102,7 +102,7 @@ def figures(
     Args:
         seen: one result per request.
         goodput: the largest milliseconds of each of `TARGETS` that is demanded.
-        percentiles: of each latency.
+        percentiles: which percentiles of each latency are wanted.
     """
     done = [request for request in seen if request.error is None]
     start, end = (

@@ -50,8 +50,8 @@ class BlockCosts:
     """Seconds per block, as they were measured; None before that.
 
     Args:
-        compute: of computing its tokens.
-        back: of a copy back into the pool, by the level it comes from.
+        compute: to compute the block's tokens anew.
+        back: to copy the block back into the pool, by the level it comes from.
     """
 
     compute: float | None

@@ -286,7 +286,7 @@ def inputs_of(
     """What a model computes of a batch, as lists.
 
     Args:
-        page_size, pad_block: of the pools.
+        page_size, pad_block: the pools' page size, and the block that padding reads and writes.
         window: how many tokens are seen in layers with a sliding window; None if the model has no such layers.
         flat_blocks: lists blocks, see Task 3.2.1.
     """

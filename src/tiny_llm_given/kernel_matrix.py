@@ -18,7 +18,7 @@ class KernelMatrix(ABC):
     Args:
         lines: (O / 16, I / C, 16, C).
         shape: (O, I).
-        kernel: of the solution in use.
+        kernel: the solution's kernel that multiplies by it.
     """
 
     parts: ClassVar[tuple[str, ...]] = ("lines",)  # its arrays

@@ -16,7 +16,7 @@ class ProductWay:
     """A way to compute products.
 
     Args:
-        layout: of the weights that it reads.
+        layout: the layout in which it reads weights.
         prepare: makes this layout of a matrix (O, I), plain or quantised.
         multiply: (..., I), the prepared matrix, (O,) or None to (..., O).
         most_rows: None is any number.

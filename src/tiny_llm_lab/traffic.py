@@ -85,7 +85,7 @@ def traffic(
         trace: one of `TRACES`.
         rate: requests per second, on average.
         count: how many.
-        seed: of lengths and arrivals.
+        seed: determines lengths and arrivals.
         variation: the gaps' deviation in units of their mean. 1 is a Poisson process; Azure's conversations have 1.09,
             and its code completions come in bursts, with 13.
 

@@ -48,7 +48,7 @@ class LockstepGroup:
 
     Args:
         size: number of ranks.
-        backend_module: of their arrays.
+        backend_module: what the kit knows of their arrays' library.
 
     Attributes:
         ranks: what each function gets as its `Group`.
@@ -177,7 +177,7 @@ class LockstepRunner:
     """The runners of all ranks as one `PackedModel`: each call runs the batch on all of them.
 
     Args:
-        group: of the ranks.
+        group: the group in which the ranks take turns.
         runners: one per rank, in order. Whatever else is asked of this object is the first one's.
     """
 

@@ -22,10 +22,10 @@ class PackedServing:
         b: the port.
         s: the names of `serving`.
         model: `Qwen3ModelWeek3`.
-        num_blocks, block_size: of its pools.
+        num_blocks, block_size: the size of its pools.
         caching: whether requests share cached prefixes.
         buckets: what every call is padded to.
-        runner_options: of the runner.
+        runner_options: passed on to the runner.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ class FakeStages(FakePackedModel):
     So whatever the scheduler does in between, it does while the batch is on its way.
 
     Args:
-        num_stages: of the pipeline.
+        num_stages: how many stages the pipeline has.
         places: micro-batches that may be in flight; one for each stage when None.
         refuses: errors that `submit` raises, by call number.
         arguments, options: see `FakePackedModel`.
@@ -93,9 +93,9 @@ class Pipeline(Served):
 
     Args:
         s: the module `serving`.
-        num_stages: of the model.
+        num_stages: how many stages the model has.
         scheduler: its class; `PipelinedScheduler` when None.
-        device: class of the model.
+        device: the class of the fake model.
         arguments, model, options: see `Served`.
     """
 

@@ -54,7 +54,7 @@ class ReplayEmulator:
     Results of all keys are filled with NaN before every call, so that a result kept without a copy is noticed.
 
     Args:
-        function: of arrays and other values.
+        function: takes arrays and other values.
     """
 
     def __init__(self, function: Callable):

@@ -34,7 +34,7 @@ class Served:
         make: the scheduler's class, or a function that makes it; `HybridScheduler` when None.
         fake: the model's class.
         model: options of the model.
-        options: of the scheduler.
+        options: passed on to the scheduler.
 
     Attributes:
         listener: hears every event after it was noted.

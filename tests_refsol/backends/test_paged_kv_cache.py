@@ -37,8 +37,8 @@ class PagedModel:
 
     Args:
         b, s: the port and the policy.
-        model: of the port.
-        allocator: of the blocks.
+        model: Week 2's model on that port.
+        allocator: hands out the pool's blocks.
     """
 
     def __init__(self, b, s, model, allocator):

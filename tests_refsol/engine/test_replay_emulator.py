@@ -131,7 +131,7 @@ class Served:
     """Requests answered by the hybrid scheduler on a small model.
 
     Args:
-        capture: of the runner.
+        capture: what the runner captures graphs with.
         num_blocks: few make preemptions.
     """
 

@@ -33,8 +33,8 @@ class Soak(Harness[SoakCounts]):
 
     Args:
         port: whose code runs; its type is float32.
-        seed: of everything random.
-        options: of the engine under pressure.
+        seed: determines everything random.
+        options: passed on to the engine under pressure.
     """
 
     def __init__(self, port: Port, seed: int = 0, **options: Any):

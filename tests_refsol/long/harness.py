@@ -70,7 +70,7 @@ class Harness(Generic[C]):
 
     Args:
         port: whose code runs; its type is float32.
-        seed: of everything random.
+        seed: determines everything random.
         counts: filled by the soak.
         shape: of the engine that answers alone, where it is not `SHAPE`.
     """

@@ -82,7 +82,7 @@ class ReplicaSoak(Harness[ReplicaCounts]):
 
     Args:
         port: whose code runs; its type is float32.
-        seed: of the requests.
+        seed: determines the requests.
         replicas: how many there are.
     """
 

@@ -44,7 +44,7 @@ class Visit:
 
     Args:
         prompt: token ids.
-        max_tokens: of the answer.
+        max_tokens: how many tokens the answer may have.
         time: seconds from the start until it sends its request.
         leaves_after: pieces after which it disconnects; None stays.
         pause: seconds between two reads.
@@ -95,7 +95,7 @@ class ServerSoak(Harness[ServerCounts]):
 
     Args:
         port: whose code runs; its type is float32.
-        seed: of everything random.
+        seed: determines everything random.
         max_queue: of the server: clients beyond it are refused with 429, and retry.
         fails: the number of steps of which one fails; None for no failure.
     """

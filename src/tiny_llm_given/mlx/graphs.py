@@ -42,7 +42,7 @@ def compile_model(solution: MlxSolution, model: Any, device: str, num_buckets: i
 
     Args:
         model: `Qwen3ModelWeek3`. It stays as it is; its weights are shared.
-        device: of the model.
+        device: the device on which the model computes.
         num_buckets: number of shapes that will be compiled. MLX has no limit.
     """
     made = copy(model)

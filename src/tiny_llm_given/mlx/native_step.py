@@ -25,7 +25,7 @@ class NativeStep(LayersStep):
 
     Args:
         model: whose layers each are one that `_is_native`, or such a layer with a window.
-        kernel: of the solution in use.
+        kernel: `layers.cpp` with the solution's kernels.
     """
 
     def __init__(self, model: Any, kernel: LayersKernel):

@@ -79,7 +79,7 @@ class DecodeKernel(Kernel):
             starts, counts: (N,), int64: of N runs of neighbouring slots, the first one and how many. They are
                 not checked.
             runs: (R + 1,), int64: row r reads the runs from `runs[r]` to `runs[r + 1] - 1`, at least one.
-            scale: of the scores.
+            scale: factor of the scores, usually 1 / √D.
             threads: that share the rows and heads.
 
         Raises:
@@ -141,7 +141,7 @@ def attend_prompt(
         keys, values: (S, Hkv, D): all slots of the pool.
         slots: (N,), int64: where the tokens of the text are, those of the chunk last. They are not checked.
         out: (L, H, D), in query's type.
-        scale: of the scores.
+        scale: factor of the scores, usually 1 / √D.
         window: how many tokens a token sees, itself included; None is all.
         threads: that share heads and tokens.
 

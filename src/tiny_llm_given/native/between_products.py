@@ -54,7 +54,7 @@ def split_heads(
         cosines, sines: (R, at least D / 2), float32.
         query: (R, H, D), in x's type; written.
         key, value: (R, Hkv, D), in x's type; written.
-        eps: of the norm.
+        eps: the epsilon of the norm.
         threads: that share the rows.
 
     Raises:

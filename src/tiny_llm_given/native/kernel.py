@@ -22,7 +22,7 @@ class NativeArray(NamedTuple):
     """An array in memory, its numbers one after the other.
 
     Args:
-        address: of its first number.
+        address: where its first number is in memory.
         shape: its sizes.
         dtype: "bfloat16", "float16", "float32", "int8", "uint8" or "int64".
         owner: what keeps the memory.

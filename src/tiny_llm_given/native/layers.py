@@ -51,8 +51,8 @@ class LayersKernel(Kernel):
     """`layers.cpp`, with the files of a solution.
 
     Args:
-        package: that has the files.
-        kernels: of these files.
+        package: the package of the solution, which has the files.
+        kernels: one for each of the files that it includes.
     """
 
     file = "layers.cpp"
@@ -96,8 +96,8 @@ class LayersStep(ABC):
 
     Args:
         model: with layers that the kernel can compute.
-        kernel: of the solution in use.
-        eps: of all norms.
+        kernel: `layers.cpp` with the solution's kernels.
+        eps: the epsilon of every norm.
         sizes: of a row, the number of heads and of heads of keys, the size of a head, and of a row in the MLP.
         names, array_of, threads: of a port: names of types, an array of integers, and how many threads compute.
     """

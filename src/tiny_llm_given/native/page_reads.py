@@ -23,7 +23,7 @@ class DecodeRuns:
     Args:
         rows: (R,) rows of the step, int64.
         arrays: starts, counts and runs, see `DecodeKernel.attend`; all layers read the same.
-        kernel: of the solution in use.
+        kernel: the solution's kernel of Day 4.1 that reads the runs.
     """
 
     rows: array
@@ -86,7 +86,7 @@ def decode_runs(texts: dict[int, Runs], slots: Any, kernel: DecodeKernel) -> Dec
     Args:
         texts: from `past_runs`.
         slots: (T,), a list or an array: where the rows of the step are.
-        kernel: of the solution in use.
+        kernel: the solution's kernel of Day 4.1 that reads the runs.
     """
     if not texts:
         return None

@@ -34,7 +34,7 @@ class ColdParts:
 
     Args:
         blocks: the levels.
-        reader: of the folder.
+        reader: reads blocks from the folder.
         costs: of blocks, as the engine measures them.
         choose: how many blocks come back, see `blocks_to_bring_back`.
     """

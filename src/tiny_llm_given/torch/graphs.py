@@ -78,7 +78,7 @@ def compile_model(solution: TorchSolution, model: Any, device: str, num_buckets:
     Args:
         model: `Qwen3ModelWeek3`. It shares its weights with the result, and still runs as it is written. On a CPU with
             bf16 units its layers' matrices are packed in place, one by one, so that memory never holds two copies.
-        device: of the model.
+        device: the device on which the model computes.
         num_buckets: number of shapes that will be compiled.
     """
     kind = device.partition(":")[0]

@@ -10,7 +10,7 @@ class HostPages:
     """Rows of memory, each of them for one block of all layers, and a spare row after the last one.
 
     Args:
-        pools: of all layers.
+        pools: the device's pool of each layer.
         num_rows: blocks that have a place.
     """
 

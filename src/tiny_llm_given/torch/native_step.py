@@ -24,7 +24,7 @@ class NativeStep(LayersStep):
 
     Args:
         model: whose layers are each a `NativeLayer` with a `NativeMLP`, or one with a window.
-        kernel: of the solution in use.
+        kernel: `layers.cpp` with the solution's kernels.
     """
 
     def __init__(self, model: Any, kernel: LayersKernel):

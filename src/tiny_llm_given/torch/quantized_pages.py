@@ -25,7 +25,7 @@ class QuantizedPages:
     Args:
         codes: (..., Hkv, D), int8, or e4m3 as uint8.
         scales: (..., Hkv) bf16, of int8; None for e4m3.
-        dtype: of what is read.
+        dtype: the float type of the numbers that are read.
     """
 
     codes: torch.Tensor

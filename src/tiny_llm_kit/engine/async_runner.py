@@ -20,7 +20,7 @@ class AsyncRunner(PackedRunner):
     and MLX compute while Python goes on; where a call of torch computes in its own thread, a worker makes it.
 
     Args:
-        fill_placeholders: of the solution.
+        fill_placeholders: the solution's function of that name.
         arguments, options: see `PackedRunner`; without other ranks.
     """
 

@@ -25,9 +25,9 @@ class BlockFolder:
     dropped from then on.
 
     Args:
-        folder: of the user's.
+        folder: an existing folder that the user has chosen.
         model: names the model and all that its keys and values depend on; each name has a folder of its own.
-        block_bytes: of a block.
+        block_bytes: the size of a block in bytes.
 
     Attributes:
         read_seconds: what the last block took.

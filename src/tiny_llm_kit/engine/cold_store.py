@@ -42,7 +42,7 @@ class QuantizedBlocks:
     """Blocks in int8 in the device's memory, and one more of them for blocks on their way.
 
     Args:
-        pools: of the engine.
+        pools: the engine's pool of each layer.
         quantized: one for each of them.
     """
 

@@ -69,7 +69,7 @@ class EngineOptions:
             measures "int16" and "float" once on each machine, and is "float" where `cpu_products` is "usual", or where
             weights are stored quantised and `dtype` is "float32". "int8" is never the default: of SmolLM2's tokens it
             changes the most probable one in 1 of 25 cases.
-        seed: of the requests that have none.
+        seed: the seed of requests that bring none of their own.
         tensor_parallel_size: devices that each hold a part of every matrix and compute each step together, one process
             each. On a CPU the processes share the cores.
         enable_expert_parallel: whether these devices share the experts of a mixture, and not every expert's matrices.

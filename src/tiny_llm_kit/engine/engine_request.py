@@ -105,7 +105,7 @@ class RequestFactory:
         vocab_size: token ids are below it.
         max_model_len: tokens of a prompt and its answer.
         pool_tokens: tokens that all KV blocks together hold.
-        seed: of the requests that have none.
+        seed: the seed of requests that bring none of their own.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ class Planning:
     Args:
         names: the module `serving` of the solution.
         profile: what steps cost, for the policy "slack".
-        speculation: of an engine with drafts.
+        speculation: makes and checks drafts; None for an engine without them.
         cold: blocks outside the pool, if any.
     """
 

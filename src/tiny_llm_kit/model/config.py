@@ -36,7 +36,7 @@ class Quantization:
     """Quantisation of stored weights: `bits` per number, one scale and bias per `group_size` numbers.
 
     Args:
-        by_name: of the weights that differ from the others.
+        by_name: the quantisation of each weight that differs, by its name.
     """
 
     group_size: int

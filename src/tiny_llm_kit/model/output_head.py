@@ -23,7 +23,7 @@ class QuantizedHead:
     read, and their error would pass through all layers. So memory grows by the copy, and a step reads less.
 
     Args:
-        checkpoint: of a plain or a tied head.
+        checkpoint: whose head is plain, or tied to the table.
         quantizer: quantises the head.
     """
 
@@ -72,7 +72,7 @@ def with_saved_head(
     transformers 5 uses such a head too.
 
     Args:
-        headers: of all tensors.
+        headers: the header of each tensor, by its name.
         numbers: reads a tensor, as `ModelFiles.numbers`.
     """
     both = HEAD in headers and EMBEDDING in headers

@@ -77,7 +77,7 @@ class WeightQuantizer:
 
         Args:
             parts: in their stored types, on the CPU.
-            dtype: of the model.
+            dtype: the float type in which the model computes.
 
         Raises:
             ValueError: `config` has no quantization.

@@ -18,7 +18,7 @@ class BackgroundServer:
     Args:
         app: of `create_app`.
         wait: whether to wait until the engine is ready.
-        limits: of connections.
+        limits: how many connections may be open, and how many may wait.
 
     Raises:
         RuntimeError: the server does not get ready in time.

@@ -87,9 +87,9 @@ def by_operators(times: LayerTimes, layers: int, kv_bytes: float, bandwidth: flo
     than it was.
 
     Args:
-        times: of the products of a layer.
-        layers: of the model.
-        kv_bytes: of a token's keys and values, in all layers.
+        times: seconds that each product of a layer takes.
+        layers: how many layers the model has.
+        kv_bytes: bytes of a token's keys and values in all layers.
         bandwidth: bytes per second of the cards that hold a layer together.
     """
     line = fit_line([(tokens, 0, layers * each) for tokens, each in times.seconds.items()], passes=1)

@@ -38,8 +38,8 @@ def groups_of(
 
     Args:
         max_model_len: tokens of a prompt and its answer, at most.
-        num_blocks: of all stages together.
-        options: of each `Simulation`.
+        num_blocks: KV blocks of all stages together.
+        options: passed on to each `Simulation`.
     """
     stages = len(pipeline.shares)
     groups = [

@@ -96,7 +96,7 @@ def inputs_of(batch: PackedBatch, page_size: int, pad_block: int, window: int | 
     """What a model computes of a batch, as lists, with the pages that `flat_blocks` lists. Given.
 
     Args:
-        page_size, pad_block: of the pools.
+        page_size, pad_block: the pools' page size, and the block that padding reads and writes.
         window: how many tokens are seen in layers with a sliding window; None if the model has no such layers.
     """
     return packed_model.inputs_of(batch, page_size, pad_block, window, flat_blocks)

@@ -58,7 +58,7 @@ class FakeEngine:
     """An engine that answers as many requests at a time as it has blocks, one block each.
 
     Args:
-        blocks: of all answers that run.
+        blocks: how many blocks there are, so how many answers run at a time.
         during: called with each step's number, from 0, while it runs.
         fails: errors to raise, by step number; the running answers end with that error.
     """

@@ -26,7 +26,7 @@ class Chunks:
     Args:
         attention: which one the model has.
         layers: how many of its layers run; what one has held is free when the next one runs.
-        tokens: of the prompt.
+        tokens: the prompt's length.
     """
 
     def __init__(self, b: Port, checkpoint, attention: str, tokens: int, layers: int | None = None):

@@ -52,7 +52,7 @@ class Way:
 
     Args:
         name: in the table.
-        options: of the scheduler.
+        options: passed on to the scheduler.
     """
 
     name: str

@@ -101,7 +101,7 @@ class SeededSampler:
         Args:
             logits: (R, V), of any floating-point type.
             sampling: `SamplingParams` of each row; None is greedy, and a seed of None is 0.
-            positions: of each new token.
+            positions: the position of each new token in its text.
             requests: of each row, see `LogitsProcessors`; empty changes no logits. Log-probabilities stay the model's.
         """
         logits = self.backend_module.as_float32(logits)

@@ -24,7 +24,7 @@ class Contact:
     """What another rank needs to reach rank 0.
 
     Args:
-        rank: of the process that has this.
+        rank: the rank of the process that holds this record.
         host, port: where rank 0 listens.
         key: shows that the process belongs to these ranks.
     """

@@ -131,7 +131,7 @@ def kept_seconds(
 
     Args:
         what: further things that decide how long it takes.
-        names: of the ways that are measured.
+        names: the ways to measure, by their names.
     """
     library = port.backend_module.product_machine()
     machine = {"version": VERSION, "processor": processor_name(), **library, **what}

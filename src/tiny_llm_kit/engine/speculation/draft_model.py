@@ -60,7 +60,7 @@ class DraftModel:
 
     Args:
         names: the module `serving` of the solution.
-        runner: of the draft model.
+        runner: runs the draft model.
         max_num_batched_tokens: tokens of a step.
         clock: seconds.
     """

@@ -19,7 +19,7 @@ class Speculation:
 
     Args:
         names: the module `serving` of the solution.
-        options, limits, runner: of the engine.
+        options, limits, runner: those of the engine that verifies the drafts.
         config: its speculative options.
         proposer: `PromptLookup` of the solution, or a `DraftModel`.
     """
@@ -59,9 +59,9 @@ def draft_model(
     """A draft model with as many KV blocks as the model has.
 
     Args:
-        port: of the solution.
+        port: the solution on its backend.
         network: `Qwen3ModelWeek3` of the draft model.
-        options, limits: of the engine.
+        options, limits: those of the engine that verifies the drafts.
         target: the model's runner.
 
     Raises:

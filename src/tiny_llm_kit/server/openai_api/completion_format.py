@@ -17,7 +17,7 @@ class Echo:
     """The prompts of a request.
 
     Args:
-        texts: of each prompt.
+        texts: each prompt's text.
         ids: its tokens.
         n: answers to each prompt.
         sequences: returns the answers. The first of each prompt has what the model thought of the prompt's tokens, in
@@ -140,7 +140,7 @@ class TokenPlaces:
     """Where each token begins in the text of an answer, in characters; one that ends a character begins with it.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: the model's tokenizer.
         skip_special_tokens: whether to leave them out of the text.
     """
 

@@ -111,7 +111,7 @@ class ConnectionLimits:
     """Numbers that together stay below the process's limit of open files.
 
     Args:
-        connections: that are open at the same time.
+        connections: how many may be open at the same time.
         backlog: connections that asyncio accepts in a row, before it looks at any.
     """
 
@@ -175,7 +175,7 @@ class DrainingServer(uvicorn.Server):
     Args:
         app: see `create_app`.
         host, port: where it listens.
-        limits: of connections.
+        limits: how many connections may be open, and how many may wait.
         on_ready: called once, when requests are accepted.
         options: further ones of `uvicorn.Config`.
     """

@@ -47,11 +47,11 @@ class ApiError(Exception):
     """An error response.
 
     Args:
-        status: of HTTP.
+        status: the HTTP status code.
         message: a line that names the fix.
         type, code: as OpenAI's clients know them.
         param: the parameter that is wrong.
-        headers: of the answer.
+        headers: HTTP headers that the response has besides the usual ones.
     """
 
     def __init__(

@@ -167,7 +167,7 @@ class ChunkEvents:
     All but the text is the same in nearly every event of an answer, and is written as JSON once.
 
     Args:
-        format: of the endpoint.
+        format: the endpoint's format.
         options: what the client wants in a stream.
         prompt_tokens: tokens of all prompts.
     """

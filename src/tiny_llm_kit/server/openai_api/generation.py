@@ -132,8 +132,8 @@ class Generation:
 
     Args:
         service: where it was submitted.
-        stream: of its answers.
-        format: of the endpoint.
+        stream: yields the pieces of its answers.
+        format: turns the answers into the endpoint's JSON.
         n: answers to each prompt.
     """
 

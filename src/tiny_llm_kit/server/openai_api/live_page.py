@@ -42,7 +42,7 @@ class Watcher:
     """One reader of the feed, and what it has not read.
 
     Args:
-        number: of this reader.
+        number: identifies this reader among those of the server.
     """
 
     def __init__(self, number: int):
@@ -143,7 +143,7 @@ class StepBudget:
         """Set the budget between two steps.
 
         Args:
-            tokens: of a step.
+            tokens: the token budget of a step.
             page: number of the page that asks; None for a client without one, whose budget stays.
 
         Raises:

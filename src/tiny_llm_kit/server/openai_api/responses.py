@@ -92,7 +92,7 @@ class ResponsesFormat(AnswerFormat):
 
     Args:
         model, tokenizer: see `AnswerFormat`.
-        body: of the request.
+        body: the request, parsed and checked.
         reader: of the answer's text.
     """
 
@@ -172,7 +172,7 @@ class ResponseEvents:
     """The pieces of one stream as events of the responses API.
 
     Args:
-        form: of the response.
+        form: builds the response object that the first and last events hold.
     """
 
     def __init__(self, form: ResponsesFormat):

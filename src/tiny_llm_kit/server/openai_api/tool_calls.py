@@ -62,7 +62,7 @@ def forced_calls(
     """A grammar in Lark for an answer that is nothing but calls.
 
     Args:
-        form: of the model.
+        form: how the model writes its calls.
         functions: the JSON schema of the arguments of each function that may be called, by its name.
         most: calls after which the answer ends; None for any number.
         token_of: the id of a mark that is one token of the model; None for a mark that is text.
@@ -202,7 +202,7 @@ class CallReader:
     """Takes the calls out of an answer's text as it streams. Everything else stays text.
 
     Args:
-        form: of the model.
+        form: how the model writes its calls.
         most: number of calls after which others are left out.
 
     Attributes:

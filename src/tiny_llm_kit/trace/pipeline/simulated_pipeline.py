@@ -25,15 +25,15 @@ class SimulatedPipeline:
     """Stages through which micro-batches pass in order.
 
     Args:
-        cost: of a whole step.
+        cost: what a step costs when one device computes all of it.
         stages: how many share it.
-        shares: of the cost, one for each stage; equal when None.
+        shares: the part of the cost that each stage takes; equal when None.
         transfer: seconds in which a stage that is free receives what the stage before it has computed.
 
     Attributes:
         bubbles: seconds by kind, summed over the stages.
         busy: seconds in which the stages computed, summed likewise.
-        tokens: of all micro-batches.
+        tokens: how many tokens all micro-batches had together.
     """
 
     def __init__(

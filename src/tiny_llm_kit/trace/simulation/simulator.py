@@ -44,10 +44,10 @@ class Simulation:
             `stretch`, as `LatencyRecorder` has, lets stretches of decode steps be skipped.
         on_event: called with each event after it was recorded; then nothing is skipped.
         jump: whether stretches may be skipped; not for a scheduler that counts its steps.
-        num_blocks, block_size, watermark: of the KV blocks.
+        num_blocks, block_size, watermark: see `BlockAllocator`.
         max_model_len: tokens of a prompt and its answer, at most.
-        enable_prefix_caching: of the KV blocks, for requests with a `prompt`; without one all prompts are zeros.
-        options: of the scheduler.
+        enable_prefix_caching: whether requests with a `prompt` share KV blocks; without one all prompts are zeros.
+        options: passed on to the scheduler.
     """
 
     def __init__(

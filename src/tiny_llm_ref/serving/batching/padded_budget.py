@@ -34,7 +34,7 @@ def tokens_to_delay(tokens: int, sizes: Sequence[int]) -> int:
     """How many tokens of a step should wait for the next one, because this saves more padding than it delays.
 
     Args:
-        tokens: of the step.
+        tokens: how many tokens the step has.
         sizes: what it is padded to.
 
     Returns:

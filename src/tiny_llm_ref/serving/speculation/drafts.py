@@ -72,7 +72,7 @@ def rewind(table: BlockTable, num_tokens: int) -> None:
     What a rejected draft has written into a block that stays is overwritten by the token at its position.
 
     Args:
-        table: of a request that goes on.
+        table: the block table of a request that goes on.
         num_tokens: tokens whose keys and values are kept.
 
     Raises:
@@ -99,9 +99,9 @@ def choose_k(rate: float, most: int, rows: int, useful: float, seconds: Callable
     Args:
         rate: probability that a draft is right, given that all before it are.
         most: drafts, at most.
-        rows: of the step so far.
+        rows: how many rows the step has so far.
         useful: how many of them are expected to be of use.
-        seconds: of a step with this many rows.
+        seconds: gives the time of a step with this many rows.
 
     Returns:
         From 0 to `most`.
