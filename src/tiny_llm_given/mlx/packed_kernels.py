@@ -1,4 +1,4 @@
-"""Attention of packed batches by the device's own kernels, in place of Day 3.3's."""
+"""Attention of packed batches by the device's own kernels, instead of Day 3.3's."""
 
 from collections.abc import Callable
 from functools import partial

@@ -38,7 +38,7 @@ from .solution import MlxSolution
 def use_products(
     solution: MlxSolution, model: Any, layout: str | None = None, plain: Sequence[str] | None = None
 ) -> None:
-    """Puts the chosen product on a loaded model: other layers in place of those with a plain matrix.
+    """Puts the chosen product on a loaded model: other layers instead of those with a plain matrix.
 
     They are replaced one by one, so that memory never holds two copies of the model. Native weights can be looked up
     row by row, so the table and the head have this layout too.

@@ -38,7 +38,7 @@ from .solution import TorchSolution
 def use_products(
     solution: TorchSolution, model: Any, layout: str | None = None, plain: Sequence[str] | None = None
 ) -> None:
-    """Puts the chosen products on a loaded model: other layers in place of those with a plain bf16 matrix on a CPU.
+    """Puts the chosen products on a loaded model: other layers instead of those with a plain bf16 matrix on a CPU.
 
     They are replaced one by one, so that memory never holds two copies of the model. Native weights can be looked up
     row by row, so the table and the head have this layout too; in the others they stay plain.
