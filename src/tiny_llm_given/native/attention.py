@@ -80,7 +80,7 @@ class DecodeKernel(Kernel):
                 not checked.
             runs: (R + 1,), int64: row r reads the runs from `runs[r]` to `runs[r + 1] - 1`, at least one.
             scale: factor of the scores, usually 1 / √D.
-            threads: that share the rows and heads.
+            threads: how many share the rows and heads.
 
         Raises:
             ValueError: a shape or a type is wrong.
@@ -143,7 +143,7 @@ def attend_prompt(
         out: (L, H, D), in query's type.
         scale: factor of the scores, usually 1 / √D.
         window: how many tokens a token sees, itself included; None is all.
-        threads: that share heads and tokens.
+        threads: how many share heads and tokens.
 
     Raises:
         ValueError: a shape or a type is wrong.

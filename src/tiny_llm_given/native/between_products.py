@@ -19,7 +19,7 @@ def normalize(x: NativeArray, weight: NativeArray, y: NativeArray, eps: float, t
         weight: (E,), in x's type.
         y: (R, E), in x's type.
         eps: a small number.
-        threads: that share the rows.
+        threads: how many share the rows.
 
     Raises:
         ValueError: a shape or a type is wrong.
@@ -55,7 +55,7 @@ def split_heads(
         query: (R, H, D), in x's type; written.
         key, value: (R, Hkv, D), in x's type; written.
         eps: the epsilon of the norm.
-        threads: that share the rows.
+        threads: how many share the rows.
 
     Raises:
         ValueError: a shape or a type is wrong.
@@ -84,7 +84,7 @@ def gate(x: NativeArray, y: NativeArray, threads: int = 1) -> None:
     Args:
         x: (R, 2 · F), bf16 or float32: of each row all gates, then all ups.
         y: (R, F), in x's type.
-        threads: that share the rows.
+        threads: how many share the rows.
 
     Raises:
         ValueError: a shape or a type is wrong.

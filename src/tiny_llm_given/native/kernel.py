@@ -130,7 +130,7 @@ class Kernel:
     """A file of C++ with blanks of Day 4.1, compiled at its first call.
 
     Args:
-        package: that has the file.
+        package: the solution's package, which has the file.
     """
 
     file: ClassVar[str]
@@ -219,7 +219,7 @@ class ProductKernel(Kernel):
             w: from `pack`, in x's type.
             bias: (O,), float32; None adds nothing.
             y: (R, O), in x's type.
-            threads: that share the outputs.
+            threads: how many share the outputs.
             in_tiles: whether several rows and blocks share what is loaded; otherwise one row by one block at a time.
 
         Raises:

@@ -78,7 +78,7 @@ class PackedMatrix:
     """A matrix (O, I) that multiplies many times: what does not change is checked once.
 
     Args:
-        kernel: that multiplies.
+        kernel: the kernel that multiplies.
         w: from `pack`.
         constants: from `pack_constants`, bf16, float32 or float16.
         outputs: O.
@@ -164,7 +164,7 @@ class QuantizedKernel(Kernel):
             w, constants, group_size, bits, x_bits: see `PackedMatrix`.
             bias: (O,), float32; None adds nothing.
             y: (R, O), in x's type.
-            threads: that share the outputs.
+            threads: how many share the outputs.
 
         Raises:
             ValueError: a shape, a type or a number is wrong.

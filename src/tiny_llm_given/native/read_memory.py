@@ -16,7 +16,7 @@ def read_memory(array: NativeArray, threads: int = 1) -> float:
 
     Args:
         array: (N,), float32; N is a multiple of `PIECE`.
-        threads: that share it.
+        threads: how many share it.
 
     Raises:
         ValueError: a shape or a type is wrong.

@@ -13,7 +13,7 @@ class SentRequest:
 
     Args:
         replica: where it was sent.
-        tokens: that this replica has to compute for it.
+        tokens: how many this replica has to compute for it.
     """
 
     replica: str

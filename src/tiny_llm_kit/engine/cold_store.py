@@ -76,7 +76,7 @@ class ColdStore:
         quantized: None if blocks are kept as they are.
         costs: seconds per block.
         block_size: tokens.
-        folder_blocks: that the folder may have.
+        folder_blocks: how many the folder may have.
     """
 
     pages: Any

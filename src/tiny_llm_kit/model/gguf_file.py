@@ -87,7 +87,7 @@ class GgufTensor:
     """A tensor as it is stored.
 
     Args:
-        file: that holds it.
+        file: the file that holds it.
         kind: the name of its type: "F32", "Q4_1", …
         shape: of its numbers, rows first.
         data: its numbers, or the bytes of its rows (…, bytes of a row); in the mapped file.

@@ -228,7 +228,7 @@ class ReturnTimes:
         """Seconds after which a refused client should find room.
 
         Args:
-            answers: that it asks for.
+            answers: how many it asks for.
             missing: places that it lacks now.
         """
         now = self._clock()

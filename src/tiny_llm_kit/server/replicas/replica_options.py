@@ -14,7 +14,7 @@ class ReplicaOptions:
     """The options of the replicas; those of the server are `ServerOptions`.
 
     Args:
-        replicas: that run always.
+        replicas: how many always run.
         max_replicas: that run under load; None for no more than `replicas`.
         target_ongoing_requests: mean number of open requests of a replica above which more replicas are started.
         max_ongoing_requests: open requests of a replica, at most; its own queue refuses some with 429 before.
