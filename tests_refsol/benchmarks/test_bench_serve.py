@@ -342,7 +342,8 @@ def test_a_command_line_of_vllms_benchmark(stand_in, tmp_path, capsys):
     )
     for name in ("ttft", "tpot", "itl", "e2el"):
         least, middle, most = (found[f"{statistic}_{name}_ms"] for statistic in ("p25", "median", "p99.5"))
-        assert 0 < least <= middle <= most and least <= found[f"mean_{name}_ms"] <= most
+        # One fast request of five puts the mean below the 25th percentile; none puts it above the last.
+        assert 0 < least <= middle <= most and 0 < found[f"mean_{name}_ms"] <= most
         assert found[f"std_{name}_ms"] >= 0
     assert found["total_token_throughput"] == pytest.approx(
         (found["total_input_tokens"] + found["total_output_tokens"]) / found["duration"]
