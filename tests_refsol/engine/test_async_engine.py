@@ -81,12 +81,15 @@ BUSY = [
 ]
 
 
-@pytest.fixture(scope="module", params=installed_backends())
+NEEDS = {"torch": pytest.mark.tool("c++")}
+PORTS = [pytest.param(each, marks=NEEDS.get(each, ())) for each in installed_backends()]
+
+
+@pytest.fixture(scope="module", params=PORTS)
 def engines(request):
     """One that waits for each step, and one that runs ahead."""
     port = Port("tiny_llm_ref", request.param, "cpu", "float32")
-    _, tokenizer = load_network(port, "tiny-qwen3", "week3")
-    loaded = port, network_of(port), tokenizer
+    loaded = port, network_of(port), load_network(port, "tiny-qwen3", "week3")[1]
     return [LLM.of(*loaded, **SMALL, async_scheduling=ahead).engine for ahead in (False, True)]
 
 
