@@ -53,7 +53,7 @@ class StepProfile:
         raise NotImplementedError("week 3 day 5 task 1: StepProfile.seconds")
 
     def tokens_within(self, seconds: float, decodes: int, tile: int, most: int) -> int:
-        """The largest multiple of `tile` whose step takes at most this long; 0 if there is none.
+        """The largest multiple of `tile` whose step takes at most this long; 0 if no tile fits.
 
         Args:
             seconds: the limit.

@@ -58,7 +58,7 @@ class PriorityScheduler:
         """Removes and returns the shortest prompt of fewer than `tokens` tokens, interactive ones first.
 
         Returns:
-            None if there is none. The scheduler limits how often a prompt may be overtaken.
+            None if all are longer. The scheduler limits how often a prompt may be overtaken.
         """
         # TASK 2.7.9: here too, an interactive request that goes counts for the oldest batch request. A short batch
         # request that goes is not the oldest, so it does not reset the count.
