@@ -214,11 +214,7 @@ def test_without_a_packed_layout_the_plain_one_is_chosen():
 @NEEDS_KERNEL
 @pytest.mark.parametrize(
     ("ways", "dtype"),
-    [
-        on("torch", LAYOUTS, "bfloat16"),
-        on("mlx", BOTH, "bfloat16"),
-        on("mlx", BOTH, "float32"),
-    ],
+    [on("torch", LAYOUTS, "bfloat16"), on("mlx", BOTH, "bfloat16"), on("mlx", BOTH, "float32")],
 )
 def test_a_measurement_has_every_way_and_number_of_rows(monkeypatch, port, ways, dtype):
     monkeypatch.setattr(product_choice, "SHAPE", (32, 64))
@@ -341,10 +337,7 @@ def test_chunks_attend_by_what_was_faster(monkeypatch, port, cache, faster, expe
 def test_attention_is_measured_for_a_short_and_a_long_text(monkeypatch, port):
     monkeypatch.setattr(attention_choice, "SIZE", 32)
     found = attention_choice.measure(port)
-    assert {name: list(each) for name, each in found.items()} == {
-        "usual": [128, 1024],
-        "native": [128, 1024],
-    }
+    assert {name: list(each) for name, each in found.items()} == {"usual": [128, 1024], "native": [128, 1024]}
 
 
 # The engine.

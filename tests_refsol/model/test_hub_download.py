@@ -118,10 +118,7 @@ def test_a_model_is_downloaded_once(imitation, folder):
             (403, "GatedRepo"),
             "its owner asks for consent: give it on https://huggingface.co/org/other, then run `hf auth login`",
         ),
-        (
-            (500, "Broken"),
-            "not on this machine, and not downloaded: connect to the network",
-        ),
+        ((500, "Broken"), "not on this machine, and not downloaded: connect to the network"),
     ],
 )
 def test_a_refusal_is_one_line(imitation, refusal, line):

@@ -86,11 +86,7 @@ TURN = {"role": "user", "content": "Hi"}
 @pytest.mark.parametrize(
     ("path", "body", "says"),
     [
-        (
-            "/v1/completions",
-            {"prompt": ["a"] * 50_000},
-            "prompt: 50000 prompts: give at most 10000",
-        ),
+        ("/v1/completions", {"prompt": ["a"] * 50_000}, "prompt: 50000 prompts: give at most 10000"),
         (
             "/v1/completions",
             {"prompt": ["a"] * 21},

@@ -300,13 +300,7 @@ def test_a_whole_answer_survives_the_death_of_its_replica(client, replicas, alon
 
 def test_a_prompt_that_comes_back_has_the_log_probabilities_of_its_replica(client):
     """They travel once, with the first tokens of the answer."""
-    asked = {
-        "model": "tiny-qwen3",
-        "prompt": "What is a KV cache?",
-        "max_tokens": 3,
-        "logprobs": 1,
-        "echo": True,
-    }
+    asked = {"model": "tiny-qwen3", "prompt": "What is KV?", "max_tokens": 3, "logprobs": 1, "echo": True}
     [whole] = client.completions.create(**asked, temperature=0).choices
     values = whole.logprobs.token_logprobs
     assert whole.text.startswith(asked["prompt"]) and values[0] is None and None not in values[1:]
@@ -314,6 +308,31 @@ def test_a_prompt_that_comes_back_has_the_log_probabilities_of_its_replica(clien
         chunk.choices[0].logprobs for chunk in client.completions.create(**asked, temperature=0, stream=True)
     ]
     assert [value for each in chunks for value in each.token_logprobs] == pytest.approx(values)
+
+
+class Late:
+    """A stream whose reader comes late: the engine has the second token before the first is read."""
+
+    sequences = (SimpleNamespace(num_cached=0, tokens=[7, 8], prompt_sampled={1: Sampled(5)}),)
+
+    async def __aiter__(self):
+        yield [Piece(0, "a", [Sampled(7)])]
+        yield [Piece(0, "b", [Sampled(8)], "length")]
+
+    def close(self):
+        pass
+
+
+def test_the_log_probabilities_of_a_prompt_come_once_although_the_engine_is_ahead(replicas, monkeypatch):
+    async def submit(request):
+        return Late()
+
+    async def messages():
+        return [message.prompt_sampled async for message in replicas.replica.generate(REQUEST)]
+
+    fake = SimpleNamespace(check_room=lambda *counts: None, submit=submit)
+    monkeypatch.setattr(replicas.replica, "service", fake)
+    assert asyncio.run(messages()) == [{}, {0: {1: Sampled(5)}}, {}]
 
 
 def test_a_stream_that_has_begun_ends_with_an_error_of_the_api(client, replicas, alone):

@@ -1,21 +1,14 @@
 """The engine of one replica. Knows no HTTP and no Ray: requests come in as token ids, and pieces go out."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable
 
 from ...engine.llm import LLM
-from ...solution_types import Piece, Sampled
 from ..openai_api.errors import ApiError
 from ..openai_api.server_options import ServerOptions
 from ..openai_api.service import EngineService
-from ..openai_api.service_contract import AnswerState, ServiceRequest
+from ..openai_api.service_contract import ServiceRequest
 from .replica_request import ReplicaFacts, ReplicaPieces
-
-
-def prompts_of(pieces: Sequence[Piece], sequences: Sequence[AnswerState]) -> dict[int, Mapping[int, Sampled]]:
-    """What the model thought of prompts, for the answers whose first tokens these pieces have."""
-    first = [piece.index for piece in pieces if len(piece.sampled) == len(sequences[piece.index].tokens)]
-    return {index: asked for index in first if (asked := sequences[index].prompt_sampled)}
 
 
 class EngineReplica:
@@ -63,9 +56,15 @@ class EngineReplica:
             return
         try:
             yield ReplicaPieces((), ())
+            begun: set[int] = (
+                set()
+            )  # answers of which a piece was sent: the sequences may be ahead of the pieces
             async for pieces in stream:
                 cached = [sequence.num_cached for sequence in stream.sequences]
-                yield ReplicaPieces(pieces, cached, prompts_of(pieces, stream.sequences))
+                new = {piece.index for piece in pieces} - begun
+                begun |= new
+                asked = {index: stream.sequences[index].prompt_sampled for index in new}
+                yield ReplicaPieces(pieces, cached, {index: found for index, found in asked.items() if found})
         finally:
             stream.close()
 
