@@ -19,7 +19,8 @@ def print_header(console: Console, result: Mapping[str, Any], what: str, how: st
     found = result["provenance"]
     machine, versions = found["machine"], found["versions"]
     known = [f"{name} {versions[name]}" for name in BASELINES_AND_PORTS if name in versions]
-    console.print(f"{what}, {result['backend']} on {machine['system']}")
+    place = machine["system"] if found["device"] == "cpu" else f"{found['device']}, {machine['system']}"
+    console.print(f"{what}, {result['backend']} on {place}")
     console.print(f"{machine['processor']}, {machine['cores']} cores; {', '.join(known)}")
     console.print(f"{found['date']}, {how}")
 
@@ -34,5 +35,4 @@ def model_name(plan: Mapping[str, Any]) -> str:
 
 def print_target(console: Console, is_met: bool, text: str) -> None:
     """Print a target, and whether it was met."""
-    mark = ("met   ", "green") if is_met else ("missed", "red")
-    console.print(Text.assemble(mark, f"  {text}"))
+    console.print(Text.assemble(("met   ", "green") if is_met else ("missed", "red"), f"  {text}"))

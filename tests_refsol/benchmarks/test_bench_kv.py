@@ -2,14 +2,17 @@
 
 import io
 import json
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from benchmarks import kv_pages, kv_pages_report, reports, returning
+from tiny_llm_kit.trace import provenance
 
 PROVENANCE = {
     "machine": {"system": "Linux", "processor": "P", "cores": 2}, "versions": {}, "date": "today",
+    "device": "cuda, NVIDIA H200",
 }  # fmt: skip
 
 
@@ -100,4 +103,13 @@ def test_the_table_of_returns_has_times_copies_and_answers():
     reports.show(Console(file=written, width=100), result)
     lines = [" ".join(line.split()) for line in written.getvalue().splitlines()]
     assert "computed 2,000 1.0 × 2,000 50 20" in lines and "memory 100 20.0 × 100 50 20" in lines
+    assert "m, float32, torch on cuda, NVIDIA H200, Linux" in lines
     assert "computed 6 of 6" in lines and "memory 60 3.00 2.00 2 of 6" in lines
+
+
+def test_a_gpu_is_named_in_the_provenance(monkeypatch):
+    """As its vendor's tool says it; without the tool there is no name."""
+    assert [provenance.provenance(device)["device"] for device in ("cpu", "hpu")] == ["cpu", "hpu"]
+    said = SimpleNamespace(stdout="NVIDIA H200\nNVIDIA H200\n")
+    monkeypatch.setattr(provenance.subprocess, "run", lambda command, **others: said)
+    assert provenance.provenance("cuda")["device"] == "cuda, NVIDIA H200"

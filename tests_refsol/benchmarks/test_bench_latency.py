@@ -309,7 +309,7 @@ def scripted_chunks() -> dict:
         "kind": "roofline",
         "backend": "torch",
         "plan": {"config": "tiny-qwen3", "layers": 2, "dtype": "float32", "threads": (1, 2), "rounds": 3},
-        "provenance": {"machine": machine, "versions": {"torch": "2"}, "date": "2026-11-21"},
+        "provenance": {"device": "cpu", "machine": machine, "versions": {"torch": "2"}, "date": "2026-11-21"},
         "roofs": {
             "1": {"bytes_per_second": 16e9, "operations_per_second": 50e9},
             "2": {"bytes_per_second": 20e9, "operations_per_second": 40e9},

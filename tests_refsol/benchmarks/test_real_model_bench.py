@@ -91,7 +91,7 @@ def shown(preset, runs, **more):
     machine = {"system": "Linux", "processor": "a processor", "cores": 2}
     one = {
         "backend": "torch",
-        "provenance": {"machine": machine, "versions": {}, "date": "today"},
+        "provenance": {"device": "cpu", "machine": machine, "versions": {}, "date": "today"},
         "notes": [],
     }
     plans = []

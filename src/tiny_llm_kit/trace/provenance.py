@@ -20,6 +20,7 @@ from ..repo import ROOT
 
 RESULTS = ROOT / "benchmark_results"
 NOT_KEPT = r" ?--(save|api-key)[ =]\S+| ?--header([ =](?!--)\S+)*"  # of the options of a command
+NAMES = {"cuda": "nvidia-smi --query-gpu=name --format=csv,noheader", "hpu": "hl-smi -Q name -f csv,noheader"}
 PACKAGES = ("tiny-llm", "mlx", "torch", "transformers", "llama-cpp-python", "xllamacpp", "mlx-lm", "numpy")
 
 
@@ -35,7 +36,7 @@ def provenance(device: str) -> dict:
             "cores": os.cpu_count(),
             "load_before": load(),
         },
-        "device": device,
+        "device": _device_name(device),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES if _version(name)},
     }
@@ -52,6 +53,15 @@ def warn_if_busy() -> None:
     if now > cores:
         text = f"warning: the load is {now:.1f} on {cores} cores: measured times will be too long"
         print(text, file=sys.stderr)
+
+
+def _device_name(device: str) -> str:
+    """With an accelerator's name: "cuda, NVIDIA H200"."""
+    try:
+        done = subprocess.run(NAMES[device].split(), capture_output=True, text=True)
+    except (KeyError, OSError):  # no accelerator, or none of its tools
+        return device
+    return ", ".join([device, *done.stdout.splitlines()[:1]])
 
 
 def _git(*arguments: str) -> str:
