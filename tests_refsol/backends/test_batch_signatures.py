@@ -8,11 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from support.fake_model import ByteTokenizer
-from tiny_llm_kit.course.grading.small_models import (
-    random_checkpoint,
-    random_weights,
-    small_model,
-)
+from tiny_llm_kit.course.grading.small_models import random_checkpoint, random_weights, small_model
 from tiny_llm_kit.course.recorded_operations import record
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.model.checkpoint import Checkpoint
@@ -107,12 +103,7 @@ def serve(port, model, slots: int, requests: int, params: dict) -> Recorded:
 
 
 @pytest.mark.parametrize(
-    ("slots", "requests", "params"),
-    [
-        (1, 3, {}),
-        (3, 7, {"temperature": 0.7, "top_p": 0.9}),
-        (8, 14, {}),
-    ],
+    ("slots", "requests", "params"), [(1, 3, {}), (3, 7, {"temperature": 0.7, "top_p": 0.9}), (8, 14, {})]
 )
 def test_a_decode_is_one_program_for_each_number_of_rows(port, model, slots, requests, params):
     """Whoever comes and goes, wherever they stand: only the bucket of rows matters, a power of two or all slots."""

@@ -38,15 +38,7 @@ from tiny_llm_kit.trace import chunk_sweep, provenance
 from tiny_llm_kit.trace.serve import NoEnd, Serving, serve
 from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
 from tiny_llm_kit.trace.simulation.step_cost import AdditiveCost, Line
-from tiny_llm_kit.trace.workload import (
-    LONG,
-    RUNNING,
-    SHORT,
-    RequestSpec,
-    Workload,
-    mixed,
-    prompt_of,
-)
+from tiny_llm_kit.trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload, mixed, prompt_of
 from tiny_llm_kit.trace.workload import decode_heavy as heavy
 
 NAMES = resolve_serving("ref")

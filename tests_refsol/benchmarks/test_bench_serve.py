@@ -22,14 +22,7 @@ from benchmarks import serve as command
 from benchmarks.serve import ServingPlan
 from benchmarks.serving import processes, report
 from benchmarks.serving.capacity import RESOLUTION, capacity
-from benchmarks.serving.client import (
-    ENDPOINTS,
-    Client,
-    ServedRequest,
-    api_url,
-    is_loopback,
-    served_model,
-)
+from benchmarks.serving.client import ENDPOINTS, Client, ServedRequest, api_url, is_loopback, served_model
 from benchmarks.serving.load import Load, Texts, figures, goodput_of, send
 from benchmarks.serving.processes import Place, Server, our_server, running
 from tiny_llm_kit.commands import serve

@@ -13,10 +13,13 @@ from torch._dynamo.utils import counters
 
 from support.replay_emulator import RecordedGraph
 from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.pad_batch import pad_batch
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.step_shapes import StepShapes
 from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
+from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref import serving
 from tiny_llm_ref.serving import PackedBatch, PackedInputs, SamplingParams, inputs_of, make_buckets
 
@@ -200,6 +203,20 @@ def test_a_gpu_compiles_a_part_for_one_row_and_for_any_other_number(torch_port, 
         for chunk in (2, 3, 7):
             runner.run(mixed_batch(chunk))
     assert compiler.count == count
+
+
+@pytest.mark.parametrize(("name", "captured"), [("tiny-qwen3", 1), ("tiny-qwen3-moe", 0)])
+def test_a_mixture_that_reads_its_counts_is_compiled_and_not_captured(
+    torch_port, compiler, monkeypatch, name, captured
+):
+    """Its first layer is dense, and has a part more to compile than those with experts."""
+    seen, answers, greedy = [], [], SamplingParams(temperature=0.0, max_tokens=4)
+    monkeypatch.setattr(torch_port.given, "capture_step", lambda step, *_: seen.append(step) or step)
+    network, tokenizer = load_network(torch_port, MODELS / name, "week3")
+    for eager in (True, False):
+        with LLM.of(torch_port, network, tokenizer, num_blocks=4, enforce_eager=eager) as llm:
+            answers.append(llm.generate([[5, 6, 7]], greedy, use_tqdm=False)[0].outputs[0].token_ids)
+    assert answers[0] == answers[1] and compiler.count and len(seen) == captured
 
 
 def test_every_part_of_an_hpu_is_a_graph_per_shape_and_never_breaks(torch_port, compiler, graphs):

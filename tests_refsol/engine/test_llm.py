@@ -769,12 +769,7 @@ EFFECTS = {
         lambda llm: [llm.generate([[1] * 20])[0].num_cached_tokens for _ in "ab"],
     ),
     **dict.fromkeys(  # in test_cold_store.py
-        (
-            "kv_offloading_size",
-            "kv_offloading_folder",
-            "kv_offloading_folder_size",
-            "num_quantized_blocks",
-        ),
+        ("kv_offloading_size", "kv_offloading_folder", "kv_offloading_folder_size", "num_quantized_blocks"),
         (None, None),
     ),
     "scheduling_policy": ("priority", lambda llm: type(llm.engine.scheduler.waiting.queue)),

@@ -16,6 +16,7 @@ from support.close import assert_close
 from support.lockstep import LockstepError, LockstepGroup, LockstepRunner
 from support.ranks import CHATS, TIGHT
 from tiny_llm_given.torch import hpu_mixture
+from tiny_llm_given.torch.expert_weights import has_grouped_kernel
 from tiny_llm_kit.engine.job import Job
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.load_job import network_of
@@ -177,6 +178,23 @@ def test_packed_experts_give_the_answers_of_plain_ones(b):
         port.given.use_products(network, layout, ("matrix",) * 4)
         found = texts(LLM.of(port, network, tokenizer, cpu_products="usual", **TIGHT))
         assert found == expected, layout
+
+
+@pytest.mark.parametrize(
+    ("dtype", "columns", "capability", "expected"),
+    [
+        ("bfloat16", 64, (9, 0), True),
+        ("bfloat16", 64, (8, 0), False),
+        ("bfloat16", 60, (9, 0), False),
+        ("float32", 64, (9, 0), False),
+    ],
+)
+def test_experts_are_one_array_where_torch_has_a_kernel(monkeypatch, dtype, columns, capability, expected):
+    """Its call reads the counts on the host everywhere else, which no graph can contain."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    gpu = SimpleNamespace(type="cuda")
+    experts = SimpleNamespace(device=gpu, dtype=getattr(torch, dtype), shape=(EXPERTS, 128, columns))
+    assert has_grouped_kernel(experts) is expected
 
 
 def test_the_operator_of_a_gaudi_computes_the_same(rng):

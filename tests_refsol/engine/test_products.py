@@ -576,3 +576,10 @@ def test_a_word_that_is_none_of_the_choices_is_refused(monkeypatch):
     monkeypatch.setenv(product_choice.VARIABLE, "fast")
     with pytest.raises(ValueError, match=r"TINY_LLM_PRODUCTS is .fast."):
         choose_products(None, None)
+
+
+def test_the_weights_of_a_gpu_are_left_as_they_are():
+    """A mixture multiplies by all its experts in one call there, if they are one array."""
+    port = Port("ref", "torch", "cpu", "bfloat16")
+    port.device = "cuda"
+    assert choose_products(port, None, "usual") == choose_products(port, None, "measured") == ""

@@ -44,10 +44,7 @@ BAD_FIELDS = {
         {"max_position_embeddings": 10**15},
         "max_position_embeddings is 1000000000000000 and must be a whole number from 1 to 16777216",
     ),
-    "eps is infinite": (
-        {"rms_norm_eps": math.inf},
-        "rms_norm_eps is inf and must be a positive number",
-    ),
+    "eps is infinite": ({"rms_norm_eps": math.inf}, "rms_norm_eps is inf and must be a positive number"),
     "another rope": (
         {"rope_scaling": {"rope_type": "abacus", "factor": 4.0}},
         "rope_scaling.rope_type is 'abacus' and must be default, dynamic, linear, llama3, yarn",
@@ -74,14 +71,8 @@ BAD_FIELDS = {
         {"rope_theta": 1.0, "rope_scaling": {"type": "yarn", "factor": 2.0}},
         "rope_scaling: yarn of these numbers is not finite",
     ),
-    "a bias that is no bool": (
-        {"attention_bias": "yes"},
-        "attention_bias is 'yes' and must be a bool",
-    ),
-    "a bias that the family does not know": (
-        {"mlp_bias": True},
-        "mlp_bias is True and must be False",
-    ),
+    "a bias that is no bool": ({"attention_bias": "yes"}, "attention_bias is 'yes' and must be a bool"),
+    "a bias that the family does not know": ({"mlp_bias": True}, "mlp_bias is True and must be False"),
     "Qwen2 without its biases": (
         {"architectures": ["Qwen2ForCausalLM"], "attention_bias": False},
         "attention_bias is False and must be True",
@@ -120,10 +111,7 @@ BAD_FIELDS = {
         {"architectures": ["LlamaForCausalLM"], "head_dim": None},
         "hidden_size is 32 and must be a multiple of num_attention_heads, 6, where head_dim is not given",
     ),
-    "another activation": (
-        {"hidden_act": "gelu"},
-        "hidden_act is 'gelu' and must be silu",
-    ),
+    "another activation": ({"hidden_act": "gelu"}, "hidden_act is 'gelu' and must be silu"),
     "another quantization": (
         {"quantization_config": {"quant_method": "fp8"}},
         "quantization_config.quant_method is 'fp8' and must be MLX's affine: take the bf16 weights instead",

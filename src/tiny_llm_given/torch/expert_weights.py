@@ -1,7 +1,5 @@
 """The matrices of a layer's experts: one array, or a linear layer of each."""
 
-from typing import TypeGuard
-
 import torch
 
 from ..layers import ExpertMatrices
@@ -9,13 +7,12 @@ from ..layers import ExpertMatrices
 Experts = torch.Tensor | ExpertMatrices  # an array (X, O, I) where one call multiplies by all of them
 
 
-def reads_no_count(experts: Experts) -> TypeGuard[torch.Tensor]:
-    """Whether torch multiplies rows by these matrices in one call: the host need not know how many rows each has.
+def has_grouped_kernel(experts: torch.Tensor) -> bool:
+    """Whether `torch.nn.functional.grouped_mm` has a kernel for these matrices, (X, O, I).
 
-    It does so on CUDA, where a row of a matrix has a multiple of 16 bytes.
+    Elsewhere, so in float32 and on a GPU before Hopper, it reads the counts on the host and loops, as of torch 2.13.
     """
-    return (
-        isinstance(experts, torch.Tensor)
-        and experts.device.type == "cuda"
-        and experts.shape[-1] * experts.element_size() % 16 == 0
+    is_bf16_on_gpu = (
+        experts.device.type == "cuda" and experts.dtype == torch.bfloat16 and experts.shape[-1] % 8 == 0
     )
+    return is_bf16_on_gpu and torch.cuda.get_device_capability(experts.device)[0] in (9, 10)

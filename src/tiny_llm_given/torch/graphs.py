@@ -87,8 +87,7 @@ def compile_model(solution: TorchSolution, model: Any, device: str, num_buckets:
     _allow_graphs(num_buckets)
     if kind == "cpu":
         use_products(solution, model)
-    kinds = {type(layer): layer for layer in map(inner_layer, model.layers)}
-    parts = {each: _compiled_parts(layer, kind) for each, layer in kinds.items()}
+    parts = {each: _compiled_parts(each, kind) for each in set(map(type, map(inner_layer, model.layers)))}
     made = copy(model)
     made.layers = [
         changed_layer(layer, lambda inner: _compiled_layer(inner, parts[type(inner)], kind))
@@ -99,9 +98,9 @@ def compile_model(solution: TorchSolution, model: Any, device: str, num_buckets:
     return made
 
 
-def _compiled_parts(layer: Any, kind: str) -> dict[str, Callable]:
-    """The parts of a layer's class, compiled."""
-    parts = {name: _compiled(getattr(type(layer), name), kind) for name in _parts_of(layer, kind)}
+def _compiled_parts(layer_class: type, kind: str) -> dict[str, Callable]:
+    """The parts of a class of layers, each compiled when it is first called: not every layer calls all of them."""
+    parts = {name: _compiled(getattr(layer_class, name), kind) for name in PARTS[kind]}
     if kind == "cpu":
         parts["decodes"] = _for_any_decodes(torch.compile(attend_decodes_in_place))
     return parts

@@ -4,6 +4,7 @@ import warnings
 from typing import Any
 
 from tiny_llm_given.user_cache import user_cache
+from tiny_llm_given.windows import inner_layer
 
 from ..solution_types import Bucket, Buckets, Network, PackedBatch, ServingPackage
 from .engine_options import EngineLimits, EngineOptions
@@ -117,10 +118,10 @@ class StepShapes:
             keep_compiled(self.port)
             where = self.port.device, FREE_SHAPES if self.buckets is None else self.num_shapes
             network = self.port.given.compile_model(network, *where)
-            capture |= {
-                "capture": lambda forward: self.port.given.capture_step(forward, *where),
-                "is_captured": self.is_captured,
-            }
+            # A graph cannot contain what the host reads.
+            if all(getattr(inner_layer(each).mlp, "reads_no_count", True) for each in network.layers):
+                capture["capture"] = lambda forward: self.port.given.capture_step(forward, *where)
+                capture["is_captured"] = self.is_captured
         runner = self.port.packed_runner(
             network, self.num_blocks, self.options.block_size, buckets=self.buckets, ranks=ranks, **capture
         )

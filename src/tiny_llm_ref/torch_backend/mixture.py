@@ -11,7 +11,7 @@ import torch
 from tiny_llm_common.groups import Group
 from tiny_llm_common.layer_weights import MixtureShape, ModelShape
 from tiny_llm_given.layers import ExpertMatrices, Linear
-from tiny_llm_given.torch.expert_weights import Experts, reads_no_count
+from tiny_llm_given.torch.expert_weights import Experts, has_grouped_kernel
 from tiny_llm_given.torch.hpu_mixture import StaticMixture
 
 from ..serving.parallel.shards import vocabulary_of
@@ -28,7 +28,8 @@ def experts_of(weights: Any) -> Experts:
 
     An array stays one where torch multiplies by it in one call.
     """
-    return weights if reads_no_count(weights) else ExpertMatrices(map(linear_layer, weights))
+    is_one = isinstance(weights, torch.Tensor) and has_grouped_kernel(weights)
+    return weights if is_one else ExpertMatrices(map(linear_layer, weights))
 
 
 def stack_experts(matrices: Sequence[Any]) -> Experts:
@@ -72,7 +73,7 @@ class MixtureOfExperts:
     @property
     def reads_no_count(self) -> bool:
         """Whether nothing is read on the host, so that a call can be traced."""
-        return all(map(reads_no_count, (self.w_gate_up, self.w_down)))
+        return all(isinstance(each, torch.Tensor) for each in (self.w_gate_up, self.w_down))
 
     def pack(self, make: Callable[[Linear], Linear]) -> None:
         """Changes the layout of plain weights, expert by expert; meanwhile those of a layer are in memory twice."""

@@ -52,7 +52,7 @@ def choose_products(port: Port, network: Network, wanted: str | None = None, com
     wanted = wanted or wanted_here()
     ways = port.given.product_ways() if has_choice(port) else {}
     if not ways or wanted == USUAL:
-        if not compiles:
+        if not compiles and port.device == "cpu":
             port.given.use_products(network, "plain")
         return ""
     layout, plain = choice_of(measured_seconds(port), {name: way.layout for name, way in ways.items()})
