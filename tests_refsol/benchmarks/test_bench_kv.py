@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -108,8 +109,10 @@ def test_the_table_of_returns_has_times_copies_and_answers():
 
 
 def test_a_gpu_is_named_in_the_provenance(monkeypatch):
-    """As its vendor's tool says it; without the tool there is no name."""
-    assert [provenance.provenance(device)["device"] for device in ("cpu", "hpu")] == ["cpu", "hpu"]
+    """As its vendor's tool says it; without the tool, or where it fails, there is no name."""
+    for command in ("no-such-tool", f"{sys.executable} -c print(1);exit(9)"):
+        monkeypatch.setitem(provenance.NAMES, "hpu", command)
+        assert [provenance.provenance(device)["device"] for device in ("cpu", "hpu")] == ["cpu", "hpu"]
     said = SimpleNamespace(stdout="NVIDIA H200\nNVIDIA H200\n")
     monkeypatch.setattr(provenance.subprocess, "run", lambda command, **others: said)
     assert provenance.provenance("cuda")["device"] == "cuda, NVIDIA H200"

@@ -58,8 +58,8 @@ def warn_if_busy() -> None:
 def _device_name(device: str) -> str:
     """With an accelerator's name: "cuda, NVIDIA H200"."""
     try:
-        done = subprocess.run(NAMES[device].split(), capture_output=True, text=True)
-    except (KeyError, OSError):  # no accelerator, or none of its tools
+        done = subprocess.run(NAMES[device].split(), capture_output=True, text=True, check=True)
+    except (KeyError, OSError, subprocess.CalledProcessError):  # no accelerator, or no tool that works
         return device
     return ", ".join([device, *done.stdout.splitlines()[:1]])
 

@@ -56,9 +56,7 @@ class EngineReplica:
             return
         try:
             yield ReplicaPieces((), ())
-            begun: set[int] = (
-                set()
-            )  # answers of which a piece was sent: the sequences may be ahead of the pieces
+            begun: set[int] = set()  # the answers of which a piece was sent: sequences may be ahead of it
             async for pieces in stream:
                 cached = [sequence.num_cached for sequence in stream.sequences]
                 new = {piece.index for piece in pieces} - begun
