@@ -16,7 +16,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tiny_llm_common.moves import FOLDER, MEMORY, QUANTIZED
+from tiny_llm_common.moves import FOLDER, MEMORY, QUANTIZED, Move
 from tiny_llm_kit.engine.cold_store import GIB, ColdStore
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm_engine import LLMEngine
@@ -67,7 +67,8 @@ class Way:
         while self.leaves and allocator.prefix_cache.idle:
             allocator.free(allocator.allocate(len(allocator.blank) + 1))
             if cold is not None:
-                moves = self.engine.scheduler.waiting.returns.take_moves()
+                moves: list[Move] = []
+                self.engine.scheduler.waiting.returns.put_moves_into(moves)
                 written = [move.digest for move in moves if move.target.level == FOLDER]
                 cold.make(moves)
                 wait_for(cold, written)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.close import assert_close
-from support.cold import Copies, Kept, Reader
+from support.cold import Copies, FakeFolder, Kept
 from support.masks import assert_no_loop
 from support.packed import PackedServing
 from support.steps import steps_of
@@ -710,7 +710,7 @@ def test_a_model_answers_as_if_nothing_had_left_its_pool(b, s, rng, kind):
         if rows:
             serving.allocator.prefix_cache = s.KeepingCache(cold)
             serving.runner.make_moves = make
-            options["cold"] = ColdParts(cold, Reader(), BlockCosts(None, {}), s.blocks_to_bring_back)
+            options["cold"] = ColdParts(cold, FakeFolder(), BlockCosts(None, {}), s.blocks_to_bring_back)
         scheduler = s.HybridScheduler(
             serving.runner, serving.allocator, max_num_batched_tokens=12, max_num_seqs=2, **options
         )

@@ -31,14 +31,29 @@ class Move(NamedTuple):
     target: Place
 
 
+class CopyFailed(RuntimeError):
+    """A copy of a block was not made, and none that was planned after it. Its cause is what the copy has raised."""
+
+
 class BlockReader(Protocol):
     """Reads blocks in the background, from where a copy would hold up a step."""
 
     def fetch(self, digest: bytes) -> None:
-        """Begins to read a block of the folder."""
+        """Begins to read a block of the folder, unless that has begun."""
 
     def fetched(self, digest: bytes) -> bool | None:
-        """Whether the block has been read: True, not yet: None, or it cannot be read: False."""
+        """Whether a block has been read: not yet, None; or it cannot be read, False.
+
+        True is said once, to the one who plans the copy: the bytes are kept until they are taken.
+        """
+        ...
+
+    def take(self, digest: bytes) -> bytes | bytearray:
+        """The bytes of a block that was fetched.
+
+        Raises:
+            OSError: they are not there any more.
+        """
         ...
 
     def wait(self) -> None:

@@ -1,8 +1,9 @@
 """Levels of blocks as a dictionary, and a fake model whose blocks leave its pool, for the tests of Day 4.5."""
 
+from collections.abc import Callable
 from typing import Any
 
-from tiny_llm_common.moves import GONE, POOL, BlockCosts, Move, Place
+from tiny_llm_common.moves import FOLDER, GONE, POOL, BlockCosts, Move, Place
 from tiny_llm_given.serving.returns import ColdParts
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.solution_types import AnswerSequence, PackedBatch, Sampled
@@ -29,8 +30,46 @@ class Copies:
                 self.held[move.target] = move.digest
 
 
+class FakeFolder:
+    """A `BlockReader` of a fake: each block can be read after some time, or is lost. Its bytes are its digest.
+
+    Args:
+        polls: how often a block is asked for until it has been read.
+        loses: loses(digest) says whether a block cannot be read.
+    """
+
+    def __init__(self, polls: int = 0, loses: Callable[[bytes], bool] = lambda digest: False):
+        self.polls, self.loses = polls, loses
+        self._left: dict[bytes, int] = {}
+
+    def fetch(self, digest: bytes) -> None:
+        """See `BlockReader`."""
+        self._left.setdefault(digest, self.polls)
+
+    def fetched(self, digest: bytes) -> bool | None:
+        """See `BlockReader`."""
+        if digest not in self._left:
+            return None
+        if self._left[digest]:
+            self._left[digest] -= 1
+            return None
+        del self._left[digest]
+        return not self.loses(digest)
+
+    def take(self, digest: bytes) -> bytes:
+        """See `BlockReader`."""
+        if self.loses(digest):
+            raise OSError(f"{digest} cannot be read any more")
+        return digest
+
+    def wait(self) -> None:
+        """See `BlockReader`."""
+
+
 class FakeKept(FakePackedModel):
     """A `FakePackedModel` that makes the copies of a batch before it computes, and checks what they read."""
+
+    reader: FakeFolder
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
@@ -53,6 +92,8 @@ class FakeKept(FakePackedModel):
 
     def _copy(self, digest: bytes, source: Place, target: Place) -> None:
         held = self._block(source.slot) if source.level == POOL else self.cells[source]
+        if (source.level, target.level) == (FOLDER, POOL):
+            self.reader.take(digest)
         text = "".join(chr(token) for token, _ in held)
         assert held[-1][1] == self.texts[digest], (
             f"{named(source)} has {text!r} already, and a copy to {named(target)} expects another text: it was "
@@ -69,27 +110,6 @@ class FakeKept(FakePackedModel):
 
     def _block(self, block: int) -> list[Any]:
         return [self.memory[slot] for slot in self._slots(block)]
-
-
-class Reader:
-    """A `BlockReader` whose blocks are there when they are asked for again; some are damaged, by their digests."""
-
-    def __init__(self, damaged: int = 0):
-        self.asked: set[bytes] = set()
-        self.damaged = damaged
-
-    def fetch(self, digest: bytes) -> None:
-        """See `BlockReader`."""
-
-    def fetched(self, digest: bytes) -> bool | None:
-        """See `BlockReader`."""
-        if digest in self.asked:
-            return digest[0] >= self.damaged
-        self.asked.add(digest)
-        return None
-
-    def wait(self) -> None:
-        """See `BlockReader`."""
 
 
 class Kept(Served):
@@ -115,8 +135,10 @@ class Kept(Served):
         **options: Any,
     ):
         self.cold = s.ColdBlocks([s.Level(*level) for level in levels.items()])
-        parts = ColdParts(self.cold, Reader(damaged), costs or BlockCosts(None, {}), s.blocks_to_bring_back)
+        reader = FakeFolder(1, lambda digest: digest[0] < damaged)
+        parts = ColdParts(self.cold, reader, costs or BlockCosts(None, {}), s.blocks_to_bring_back)
         super().__init__(s, num_blocks, caching=True, fake=FakeKept, cold=parts, **options)
+        self.model.reader = reader
         cache = self.allocator.prefix_cache = s.KeepingCache(self.cold)
         model, add = self.model, cache.add
 

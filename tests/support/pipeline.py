@@ -70,10 +70,12 @@ class FakeDevice(FakeStages):
     """Two steps in flight; placeholders become what the step before has drawn (Day 4.4)."""
 
     last: Sequence[Sampled] = ()  # what the step submitted last has drawn
+    make_moves: Callable[[PackedBatch], None] = staticmethod(lambda batch: None)
 
     def submit(self, batch: PackedBatch) -> None:
         """See `PipelinedModel.submit`. What follows a step that fails reads what that step has not written."""
         if self.on_the_way and isinstance(self.on_the_way[-1], RuntimeError):
+            self.make_moves(batch)
             self.on_the_way.append(self.on_the_way[-1])
         else:
             super().submit(batch)

@@ -1,40 +1,11 @@
 """Levels of blocks outside the pool of a fake model, which makes the copies that are planned, for tests of Day 4.5."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from tiny_llm_common.moves import FOLDER, GONE, POOL, BlockCosts, Move, Place
+from support.cold import FakeFolder
+from tiny_llm_common.moves import FOLDER, GONE, POOL, BlockCosts, CopyFailed, Move, Place
 from tiny_llm_given.serving.returns import ColdParts
-
-
-class FakeFolder:
-    """A `BlockReader` of a fake: what was copied to the folder can be read after some time, or is lost.
-
-    Args:
-        polls: how often a block is asked for until it has been read.
-        loses: loses(digest) says whether a block cannot be read.
-    """
-
-    def __init__(self, polls: int = 0, loses: Callable[[bytes], bool] = lambda digest: False):
-        self.polls, self.loses = polls, loses
-        self._left: dict[bytes, int] = {}
-
-    def fetch(self, digest: bytes) -> None:
-        """See `BlockReader`."""
-        self._left.setdefault(digest, self.polls)
-
-    def fetched(self, digest: bytes) -> bool | None:
-        """See `BlockReader`."""
-        if digest not in self._left:
-            return None
-        if self._left[digest]:
-            self._left[digest] -= 1
-            return None
-        del self._left[digest]
-        return not self.loses(digest)
-
-    def wait(self) -> None:
-        """See `BlockReader`."""
 
 
 def cold_parts(
@@ -45,13 +16,17 @@ def cold_parts(
     return ColdParts(blocks, FakeFolder(**folder), costs or BlockCosts(None, {}), s.blocks_to_bring_back)
 
 
-def with_cold_blocks(model: Any, refuses: Collection[int] = ()) -> Any:
+def with_cold_blocks(
+    model: Any, reader: FakeFolder, refuses: Collection[int] = (), breaks: Collection[int] = ()
+) -> Any:
     """Lets a `FakePackedModel` make the copies of each batch before it runs; returns the model.
 
     What is in a level is there until something else is written to its place.
 
     Args:
+        reader: reads the blocks of the folder.
         refuses: calls by number that fail before any copy is made.
+        breaks: copies by number that fail.
     """
     places: dict[Place, tuple[bytes, list[Any]]] = {}
     run, size = model.run, model.allocator.block_size
@@ -60,28 +35,41 @@ def with_cold_blocks(model: Any, refuses: Collection[int] = ()) -> Any:
         return range(block * size, (block + 1) * size)
 
     def make(digest: bytes, source: Place, target: Place) -> None:
+        if target == GONE:  # also of a text whose copy was never made
+            return
         if source.level == POOL:
             content = [model.memory.get(slot) for slot in slots(source.slot)]
         else:
-            assert source in places, f"a copy from {source}, where nothing was ever copied to"
-            text, content = places[source]
-            assert text == digest, f"a copy from {source}, where another text has been written meanwhile"
+            text, content = places.get(source, (None, [None] * size))
+            assert text == digest or model.has_failed, (
+                f"a copy from {source}, which holds another text or none"
+            )
+        if (source.level, target.level) == (FOLDER, POOL):
+            reader.take(digest)
         if target.level == POOL:
             model.memory.update(zip(slots(target.slot), content, strict=True))
-        elif target != GONE:
+        else:
             places[target] = digest, content
+
+    def make_moves(batch: Any) -> None:
+        while batch.moves:
+            model.moves.append(batch.moves[0])
+            if len(model.moves) - 1 in breaks:
+                model.has_failed = True
+                raise CopyFailed("broken")
+            make(*batch.moves[0])
+            del batch.moves[0]
 
     def run_after_moves(batch: Any) -> Any:
         model.calls += 1
         if model.calls - 1 in refuses:
+            model.has_failed = True
             raise RuntimeError("refused")
-        model.moves.extend(batch.moves)
-        while batch.moves:
-            make(*batch.moves.pop(0))
+        make_moves(batch)
         return run(batch)
 
-    model.moves, model.calls = list[Move](), 0
-    model.run = run_after_moves
+    model.moves, model.calls, model.has_failed = list[Move](), 0, False
+    model.run, model.make_moves = run_after_moves, make_moves
     return model
 
 

@@ -20,20 +20,23 @@ WAYS = {
     "slack": (serving.SlackScheduler, FakePackedModel),
     "ahead": (serving.AsyncScheduler, FakeDevice),
     "stages": (serving.PipelinedScheduler, FakeStages),
+    "drafts": (serving.SpeculativeScheduler, FakePackedModel),
 }
 
 
 def served(
-    way="hybrid", levels=(("memory", 8),), num_blocks=8, costs=None, folder=None, refuses=(), **options
+    way="hybrid", levels=(("memory", 8),), num_blocks=8, costs=None, folder=None, fails=None, **options
 ):
     """A scheduler of this kind with a small pool and these levels, and what it has of them."""
     make, fake = WAYS[way]
     parts = cold_parts(serving, levels, costs, **(folder or {}))
+    if way == "drafts":
+        options |= {"proposer": serving.PromptLookup(), "num_speculative_tokens": 3}
     if way == "slack":
         options |= {"profile": serving.StepProfile(Line(0.0, 1.0), Line(0.0, 0.0)), "tile": 4}
     engine = Served(serving, num_blocks, make=make, fake=fake, caching=True, cold=parts, **options)
     engine.allocator.prefix_cache = serving.KeepingCache(parts.blocks)
-    with_cold_blocks(engine.model, refuses)
+    with_cold_blocks(engine.model, parts.reader, **(fails or {}))
     return engine, parts
 
 
@@ -51,7 +54,10 @@ def test_random_loads_get_their_own_answers_from_all_levels(data):
         data.draw(st.integers(7, 12)),
         BlockCosts(data.draw(st.sampled_from([None, 1.0, 3.0])), {"memory": 2.0, FOLDER: 4.0}),
         {"polls": data.draw(st.integers(0, 3)), "loses": lambda digest: digest[0] % 16 in lost},
-        data.draw(st.sets(st.integers(0, 30), max_size=0 if way == "stages" else 2)),
+        {
+            kind: data.draw(st.sets(st.integers(0, 30), max_size=0 if way == "stages" else 2))
+            for kind in ("refuses", "breaks")
+        },
         model={"ends": 7, "fails": dict.fromkeys(fails, RuntimeError("lost"))},
         max_num_seqs=data.draw(st.integers(1, 3)),
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from tiny_llm_common.moves import FOLDER, BlockCosts, BlockReader, Choose, Move
+from tiny_llm_common.moves import FOLDER, GONE, BlockCosts, BlockReader, Choose, Move
 from tiny_llm_common.scheduled import SequenceState
 
 Served = TypeVar("Served", bound=SequenceState)
@@ -57,6 +57,7 @@ class Returns(Generic[Served]):
         self.cold, self.emit = cold, emit
         self._coming: deque[tuple[Served, deque[bytes]]] = deque()
         self._ready: deque[Served] = deque()
+        self._given: list[list[Move]] = []  # copies of batches, as far as they are not made
 
     def __len__(self) -> int:
         return len(self._coming) + len(self._ready)
@@ -123,20 +124,32 @@ class Returns(Generic[Served]):
 
     def _bring_back(self, cold: ColdParts, sequence: Served, digests: deque[bytes], most: int) -> int:
         """Plans copies from the front of a text while they can be made; returns how many."""
-        count, copied_later = 0, self._on_their_way(cold)
-        for digest in list(digests)[:AHEAD]:
-            if cold.blocks.level_of(digest) == FOLDER and digest not in copied_later:
-                cold.reader.fetch(digest)
+        count, table = 0, sequence.block_table
+        self._take_shared(table, digests)
+        self._fetch(cold, list(digests)[:AHEAD])
         while digests and count < most and (is_there := self._is_there(cold, digests[0])) is not None:
             if is_there:
                 count += 1
                 digest = digests.popleft()
-                cold.blocks.bring_back(digest, sequence.block_table.adopt(digest))
+                cold.blocks.bring_back(digest, table.adopt(digest))
+                self._take_shared(table, digests)
             else:  # this block and all that come after it are computed
                 cold.blocks.forget(digests[0])
                 digests.clear()
-        sequence.num_computed = sequence.block_table.num_registered
+        sequence.num_computed = table.num_registered
         return count
+
+    @staticmethod
+    def _take_shared(table: Any, digests: deque[bytes]) -> None:
+        """Shares blocks at the front of a text that are back, or on their way, for another request."""
+        while digests and table.share_next(digests[0]):
+            digests.popleft()
+
+    def _fetch(self, cold: ColdParts, digests: Sequence[bytes]) -> None:
+        copied_later = self._on_their_way(cold)
+        for digest in digests:
+            if cold.blocks.level_of(digest) == FOLDER and digest not in copied_later:
+                cold.reader.fetch(digest)
 
     @staticmethod
     def _on_their_way(cold: ColdParts) -> set[bytes]:
@@ -174,11 +187,29 @@ class Returns(Generic[Served]):
             self.emit("finish", sequence)
         return bool(ended)
 
-    def take_moves(self) -> list[Move]:
-        """The copies that the next call of the model makes before it computes."""
-        return [] if self.cold is None else self.cold.blocks.take_moves()
-
-    def give_back(self, moves: list[Move]) -> None:
-        """Takes copies back that a failed call has not made: the next one makes them first."""
+    def put_moves_into(self, moves: list[Move]) -> None:
+        """Adds the copies that the next call of the model makes before it computes, to the list of its batch."""
         if self.cold is not None:
-            self.cold.blocks.moves[:0] = moves
+            moves += self.cold.blocks.take_moves()
+            self._given = [each for each in (*self._given, moves) if each]
+
+    def forget_unmade(self) -> set[bytes]:
+        """Forgets the texts of copies that no call has made or will make; returns their digests.
+
+        Such a text may be missing from the place where it was to go, and from those that later copies took it to.
+        """
+        if self.cold is None:
+            return set()
+        unmade, self._given = [move for moves in self._given for move in moves], []
+        lost = {move.digest for move in unmade if move.target != GONE}
+        for digest in lost:
+            self.cold.blocks.forget(digest)
+        self.cold.blocks.moves += [move for move in unmade if move.target == GONE]
+        return lost
+
+    def take_all(self) -> list[Served]:
+        """All requests that wait for blocks, which wait no longer."""
+        taken = list(self)
+        self._coming.clear()
+        self._ready.clear()
+        return taken

@@ -6,7 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from tiny_llm_common.drafted import sampled_requests
 from tiny_llm_common.events import Event, EventQueue
+from tiny_llm_common.moves import CopyFailed
 from tiny_llm_common.packed_model import PackedBatch, PackedModel, PromptRow, Sampled
 from tiny_llm_common.request_life import Completion, FifoQueue, WaitingLine
 from tiny_llm_common.scheduled import Scheduled, SequenceState
@@ -28,6 +30,8 @@ class Blocks(Protocol):
     def num_free(self) -> int: ...
 
     def can_allocate(self, count: int, *, keep_watermark: bool = True) -> bool: ...
+
+    def forget(self, digest: bytes) -> None: ...
 
 
 class Admission(Generic[Served]):
@@ -103,6 +107,14 @@ class Admission(Generic[Served]):
         """Plans copies of blocks for requests that wait for them, once in each step."""
         if self.returns.advance(is_idle=not self.running):
             self.is_full = False
+
+    def restart_returning(self) -> None:
+        """Lets requests that wait for blocks wait in the queue again, first and without blocks."""
+        for sequence in self.returns.take_all():
+            sequence.block_table.release()
+            sequence.num_computed = 0
+            self.returned.appendleft(sequence)
+        self.is_full = False
 
     def drop_ended(self) -> None:
         """Lets those leave that ended while they waited. Only for when that is true of all."""
@@ -207,7 +219,6 @@ class StepLoop(ABC, Generic[Served]):
         self._sequences: list[Served] = []  # all that were added and not yet collected
         self._changing: list[Served] = []  # those that want their logits changed
         self._asks_prompts = False  # whether any wanted the log-probabilities of its prompt
-        self._packed_last = PackedBatch()
 
     def make_admission(self, hooks: Hooks) -> Admission:
         """The requests that wait. A policy may have another order here."""
@@ -234,6 +245,10 @@ class StepLoop(ABC, Generic[Served]):
     @abstractmethod
     def remove_ended(self) -> None:
         """Removes requests that have ended from those that run."""
+
+    @abstractmethod
+    def preempt(self, sequence: Served) -> None:
+        """Takes the blocks of a running request away, which is computed again later."""
 
     # The life of a request.
 
@@ -281,13 +296,15 @@ class StepLoop(ABC, Generic[Served]):
         """Plans a step, runs the model, and records the results.
 
         Returns:
-            Whether anything was computed; when not, no work remains.
+            Whether anything was computed or has to be planned again; when not, no work remains.
         """
         try:
             plan = self.plan(self.clock())
             self.propose(plan)
             for call in self.calls(plan):
                 self._run(call)
+        except CopyFailed:
+            return True
         finally:
             for sequence in self.running:  # also those of a call that was not begun
                 sequence.end_call()
@@ -302,32 +319,53 @@ class StepLoop(ABC, Generic[Served]):
         self.commit(call, sampled)
 
     def packed(self, call: list[Scheduled]) -> PackedBatch:
-        """A call of the model as a batch."""
-        batch = self._pack(call)
-        batch.moves.extend(self.waiting.returns.take_moves())
-        self._packed_last = batch
+        """A call of the model as a batch, with all that any batch carries."""
+        batch = self.pack_call(call)
+        self.waiting.returns.put_moves_into(batch.moves)
         if self._changing:  # else a step does not look at what it draws
             self._changing = [sequence for sequence in self._changing if not sequence.is_done]
-            batch.requests.extend(entry.sequence for entry in call if entry.needs_token)
-        return self.with_prompt_rows(batch, call)
+            batch.requests.extend(sampled_requests(call))
+        if self._asks_prompts:  # to ask every entry costs a step of 64 requests 2 %
+            self._put_prompt_rows_into(batch, call)
+        return batch
 
-    def with_prompt_rows(self, batch: PackedBatch, call: Sequence[Scheduled]) -> PackedBatch:
-        """The batch with the rows of prompts whose tokens get log-probabilities."""
-        if not self._asks_prompts:  # to ask every entry costs a step of 64 requests 2 %
-            return batch
+    def pack_call(self, call: Sequence[Scheduled]) -> PackedBatch:
+        """The tokens of a call in one row. Days 4.3 and 4.4 have other ones."""
+        return self._pack(call)
+
+    @staticmethod
+    def _put_prompt_rows_into(batch: PackedBatch, call: Sequence[Scheduled]) -> None:
+        """Adds the rows of prompts whose tokens get log-probabilities."""
         for entry, first in zip(call, batch.query_start, strict=False):
             for position in entry.sequence.prompt_positions(entry.start, entry.stop):
                 batch.prompt_rows.append(PromptRow(entry.sequence, position))
                 batch.sample_rows.append(first + position - entry.start)
-        return batch
 
     def cancel(self, plan: Sequence[Scheduled], error: BaseException) -> None:
-        """Ends the requests of a failed call, whose writes are unknown, and frees their blocks."""
-        self.waiting.returns.give_back(self._packed_last.moves)
+        """Ends the requests of a failed call, whose writes are unknown, and frees their blocks.
+
+        A copy that failed ends no request. Whatever has failed, a request that has a block whose copy was not made
+        computes its text again.
+        """
+        failed = None if isinstance(error, CopyFailed) else error
         for entry in plan:
-            entry.sequence.end_call(error)
+            entry.sequence.end_call(failed)
         self.remove_ended()
+        if lost := self.waiting.returns.forget_unmade():
+            self._restart(lost)
         self.events.deliver()
+
+    def _restart(self, lost: set[bytes]) -> None:
+        """Restarts the requests with blocks that may not hold these texts, and lets no other request find them."""
+        for sequence in self.running:
+            sequence.end_call()
+        self.remove_ended()
+        for sequence in reversed(self.running.copy()):
+            if lost.intersection(sequence.block_table.digests):
+                self.preempt(sequence)
+        self.waiting.restart_returning()
+        for digest in lost:
+            self.allocator.forget(digest)
 
     def collect_results(self) -> list[Completion]:
         """The results of the requests that have ended since the last call, in the order of their numbers."""

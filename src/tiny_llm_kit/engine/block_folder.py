@@ -39,6 +39,7 @@ class BlockFolder:
         self._delete_parts()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="blocks")
         self._reads: dict[bytes, Future[bytearray | None]] = {}
+        self._planned: dict[bytes, bytearray] = {}  # blocks that were read, and whose copy is planned
         self._num_begun = self._num_written = 0  # each of them belongs to one thread
         self._failure = ""
 
@@ -67,7 +68,15 @@ class BlockFolder:
 
     def delete(self, digest: bytes) -> None:
         """Deletes a block, after what was begun before."""
+        self._planned.pop(digest, None)
         self._worker.submit(self._file(digest).unlink, missing_ok=True)
+
+    def clear(self) -> None:
+        """Deletes all blocks, and forgets those that were read."""
+        self._reads.clear()
+        self._planned.clear()
+        for digest in self.digests():
+            self.delete(digest)
 
     def fetch(self, digest: bytes) -> None:
         """Begins to read a block, unless that has begun. See `BlockReader`."""
@@ -81,19 +90,20 @@ class BlockFolder:
         read = self._reads.get(digest)
         if read is None or not read.done():
             return None
-        if read.result() is None:
-            del self._reads[digest]
-            return False
-        return True
+        data = self._reads.pop(digest).result()
+        if data is not None:
+            self._planned[digest] = data
+        return data is not None
 
     def wait(self) -> None:
         """See `BlockReader`."""
         wait([read for read in self._reads.values() if not read.done()], WAIT_SECONDS)
 
     def take(self, digest: bytes) -> bytearray:
-        """The bytes of a block that was fetched."""
-        data = self._reads.pop(digest).result()
-        assert data is not None
+        """See `BlockReader`. Of two copies that are planned, the second one reads the file again."""
+        data = self._planned.pop(digest, None) or self._read(digest)
+        if data is None:
+            raise OSError(f"{self._file(digest)} cannot be read any more")
         return data
 
     def close(self) -> None:

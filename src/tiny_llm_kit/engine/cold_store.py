@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tiny_llm_common.moves import FOLDER, GONE, MEMORY, POOL, QUANTIZED, BlockCosts, Move, Place
+from tiny_llm_common.moves import FOLDER, GONE, MEMORY, POOL, QUANTIZED, BlockCosts, CopyFailed, Move, Place
 from tiny_llm_given.serving.returns import ColdParts
 
 from ..model.hub import model_path
@@ -20,6 +21,7 @@ from .machine import free_ram
 from .packed_runner import PackedRunner
 from .port import Port
 
+LOG = logging.getLogger(__name__)
 GIB = 2**30
 NAMED = (
     "block_size",
@@ -86,7 +88,6 @@ class ColdStore:
     block_size: int
     folder_blocks: int = 0
     copied: Counter[tuple[str, str]] = field(default_factory=Counter)  # blocks, from level to level
-    failure: BaseException | None = None  # of a copy
 
     def parts(self, names: ServingPackage) -> ColdParts:
         """What a new scheduler has of it. What is in the folder can be found; memory counts as empty."""
@@ -101,17 +102,15 @@ class ColdStore:
         """Makes copies in their order, and takes each one out of the list when it is made.
 
         Raises:
-            What a copy has raised, then and from then on: a step that goes on without it would read another text.
+            CopyFailed: a copy has raised something. A step that goes on without it would read another text.
         """
-        if self.failure is not None:
-            raise self.failure
         while moves:
             start, move = time.perf_counter(), moves[0]
             try:
                 self._copy(*move)
-            except BaseException as error:
-                self.failure = error
-                raise
+            except Exception as error:
+                LOG.warning(f"a copy of a KV block has failed, and its text is computed again: {error!r}")
+                raise CopyFailed from error
             del moves[0]
             self.copied[move.source.level, move.target.level] += 1
             if move.target.level == POOL:
@@ -154,8 +153,7 @@ class ColdStore:
     def forget(self) -> None:
         """Deletes what is in the folder. A new scheduler's memory is empty anyway."""
         if self.folder is not None:
-            for digest in self.folder.digests():
-                self.folder.delete(digest)
+            self.folder.clear()
 
     def on_event(self, event: Event) -> None:
         """Takes the time of steps with chunks of prompts."""

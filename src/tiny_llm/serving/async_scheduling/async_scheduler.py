@@ -28,7 +28,6 @@ class AsyncScheduler(PipelinedScheduler):
 
     def __init__(self, model: PipelinedModel, allocator: BlockAllocator, **options: Any):
         super().__init__(model, allocator, **options)
-        self._pack = self.pack_call
         self._drawn: list[Sequence] = []  # for which the batch submitted last draws tokens
         self._committed = 0.0  # when the last results came, in seconds
 

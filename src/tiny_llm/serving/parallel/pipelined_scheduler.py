@@ -4,6 +4,7 @@ from collections import abc, deque
 from typing import Any, cast
 
 from tiny_llm_common.in_flight import InFlight
+from tiny_llm_common.moves import CopyFailed
 from tiny_llm_common.packed_model import PipelinedModel, Sampled
 from tiny_llm_common.scheduled import Scheduled
 
@@ -43,7 +44,7 @@ class PipelinedScheduler(HybridScheduler):
         """Submits micro-batches until each stage has one, then records the results of the oldest.
 
         Returns:
-            Whether anything was computed; when not, no work remains.
+            Whether anything was computed or has to be planned again; when not, no work remains.
         """
         try:
             self.fill()
@@ -52,6 +53,8 @@ class PipelinedScheduler(HybridScheduler):
             sampled = self.stages.collect()
         except BaseException as error:
             self.cancel_plan() if self._is_planning else self.cancel_all(error)
+            if isinstance(error, CopyFailed):
+                return True
             raise
         oldest = self.in_flight.popleft()
         self.now = oldest.start
@@ -114,6 +117,8 @@ class PipelinedScheduler(HybridScheduler):
         """Everything that is in flight, which no stage computes any more."""
         self.stages.abandon()
         lost = [entry for each in self.in_flight for entry in each.plan]
+        for entry in lost:
+            entry.sequence.num_in_flight = 0
         self.in_flight.clear()
         return lost
 

@@ -3,7 +3,7 @@
 from collections import abc
 from typing import Any
 
-from tiny_llm_common.drafted import Drafted, Proposer, SpeculationCounts, has_drafts, sampled_requests
+from tiny_llm_common.drafted import Drafted, Proposer, SpeculationCounts, has_drafts
 from tiny_llm_common.packed_model import PackedBatch, PackedModel, Sampled
 from tiny_llm_common.scheduled import Scheduled
 from tiny_llm_given.serving.draft_results import commit_drafts, split_draws
@@ -69,15 +69,9 @@ class SpeculativeScheduler(HybridScheduler):
 
     # Second: the model.
 
-    def packed(self, call: list[Scheduled]) -> PackedBatch:
-        """A call of the model as a batch, with a sampled row after each draft."""
-        if not has_drafts(call):
-            return super().packed(call)
-        batch = pack_drafts(call)
-        if self._changing:  # else a step does not look at what it draws
-            self._changing = [sequence for sequence in self._changing if not sequence.is_done]
-            batch.requests.extend(sampled_requests(call))
-        return self.with_prompt_rows(batch, call)
+    def pack_call(self, call: abc.Sequence[Scheduled]) -> PackedBatch:
+        """The tokens of a call in one row, with a sampled row after each draft."""
+        return pack_drafts(call) if has_drafts(call) else super().pack_call(call)
 
     # Third: what came of it.
 

@@ -204,6 +204,13 @@ class BlockAllocator:
             else:
                 self.blank.append(block)
 
+    def forget(self, digest: bytes) -> None:
+        """Lets no request find a text any more. No request has its block. Given."""
+        block = self.prefix_cache.block_of.pop(digest, None)
+        if block is not None:
+            del self.prefix_cache.digest_of[block], self.prefix_cache.idle[block]
+            self.blank.append(block)
+
     def _check_numbers(self, blocks: Sequence[int]) -> None:
         for block in blocks:
             if not 0 <= block < self.num_blocks:

@@ -132,6 +132,21 @@ class BlockTable:
         self.digests.append(digest)
         return block
 
+    def share_next(self, digest: bytes) -> bool:
+        """Shares the next block if the pool has its text by now, and gives its own back. Given.
+
+        Returns:
+            Whether the pool has it.
+        """
+        block, index = self.allocator.prefix_cache.find(digest), len(self.digests)
+        if block is None:
+            return False
+        self.allocator.fork([block])
+        self.allocator.free([self.blocks[index]])
+        self.blocks[index] = block
+        self.digests.append(digest)
+        return True
+
     def release(self) -> None:
         """Gives all blocks back. A second call does nothing."""
         blocks, self.blocks, self.digests = self.blocks, [], []
