@@ -35,10 +35,6 @@ WAYS = {
     "memory, of int8": {"kv_offloading_size": 1.0, "kv_cache_dtype": "int8"},
     "ahead": {"kv_offloading_size": 1.0, "async_scheduling": True},
     "buckets": {"kv_offloading_size": 1.0, "bucketing_strategy": "linear"},
-    "drafts": {
-        "kv_offloading_size": 1.0,
-        "speculative_config": {"method": "ngram", "num_speculative_tokens": 2},
-    },
 }
 
 
