@@ -81,4 +81,9 @@ class KernelMatrix(ABC):
 
 def is_native(w: Any) -> bool:
     """Whether a linear layer multiplies by a kernel of Day 4.1."""
-    return isinstance(w.layer if isinstance(w, BiasedLinear) else w, KernelMatrix)
+    return isinstance(plain_layer(w), KernelMatrix)
+
+
+def plain_layer(w: Any) -> Any:
+    """A linear layer without its bias."""
+    return w.layer if isinstance(w, BiasedLinear) else w

@@ -14,8 +14,9 @@ from typing import Any
 
 import mlx.core as mx
 
+from ..kernel_matrix import plain_layer
 from ..windows import changed_layer
-from .products import has_kernels
+from .products import has_kernels, matrices_of
 from .solution import MlxSolution
 
 PARTS = ("project_in", "project_out")
@@ -52,12 +53,17 @@ def compile_model(solution: MlxSolution, model: Any, device: str, num_buckets: i
 
 def _compiled_layer(layer: Any) -> Any:
     """A copy of the layer that calls the compiled parts; the layer itself where a trace is not possible."""
-    if has_kernels(layer):
+    if has_kernels(layer) or any(map(evaluates_tiles, matrices_of(layer))):
         return layer
     made = copy(layer)
     for name in _parts_of(layer):
         setattr(made, name, mx.compile(getattr(layer, name)))
     return made
+
+
+def evaluates_tiles(w: Any) -> bool:
+    """Whether a linear layer evaluates parts of its product, which a trace may not."""
+    return getattr(plain_layer(w), "evaluates_tiles", False)
 
 
 def _parts_of(layer: Any) -> tuple[str, ...]:

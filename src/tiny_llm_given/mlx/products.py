@@ -105,6 +105,10 @@ def use_native_layers(solution: MlxSolution, model: Any, chunk_kernel: bool = Tr
 
 def has_kernels(layer: Any) -> bool:
     """Whether a matrix of the layer is packed for a kernel of Day 4.1."""
+    return any(map(is_native, matrices_of(layer)))
+
+
+def matrices_of(layer: Any) -> list[Any]:
+    """The linear layers of a layer, without those of experts."""
     matrices = [getattr(layer, name) for name in OF_ATTENTION]
-    matrices += [getattr(layer.mlp, name) for name in OF_MLP if not hasattr(layer.mlp, "pack")]
-    return any(map(is_native, matrices))
+    return matrices + [getattr(layer.mlp, name) for name in OF_MLP if not hasattr(layer.mlp, "pack")]

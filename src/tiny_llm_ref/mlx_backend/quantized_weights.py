@@ -91,6 +91,11 @@ class QuantizedWeights:
             return self.float_dtype
         return self.parts[1].dtype if self.prepared is None else self.prepared.dtype
 
+    @property
+    def evaluates_tiles(self) -> bool:
+        """Whether a product with many rows evaluates each of its tiles, so that it cannot be traced."""
+        return self.weight is not None and mx.default_device() == mx.Device(mx.cpu)
+
     def __call__(self, x: mx.array) -> mx.array:
         """(..., I) to (..., O), by `quantized_linear`."""
         return quantized_linear(x, self)
@@ -204,8 +209,7 @@ def quantized_linear(x: mx.array, w: QuantizedWeights, bias: mx.array | None = N
 
 def in_tiles(x: mx.array, w: QuantizedWeights) -> bool:
     """Whether x has enough rows that dequantising W tile by tile is faster on a CPU. Given."""
-    rows = x.size // x.shape[-1]
-    return w.weight is not None and rows >= MANY_ROWS and mx.default_device() == mx.Device(mx.cpu)
+    return w.evaluates_tiles and x.size // x.shape[-1] >= MANY_ROWS
 
 
 def quantized_matmul(
