@@ -8,12 +8,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tiny_llm_kit.engine.samples import ratio, spread
+from tiny_llm_kit.engine.samples import ratio
 from tiny_llm_kit.trace.chunk_sweep import NEAR, median, percent, samples
 from tiny_llm_kit.trace.tables import figures_table
-from tiny_llm_kit.trace.text import counted
 
-from .report import print_header, print_target
+from .report import medians, noise, print_header, print_target, rounds_and_threads
 
 NONE, PROMISED = "none", "128"
 # Figure -> heading. All are seconds, and less is better.
@@ -68,8 +67,8 @@ def sweep_table(runs: Mapping[str, Sequence[Mapping]], first: str, baseline: str
     for name, of_name in runs.items():
         mine = {figure: median(of_name, figure) for figure in SECONDS}
         stalls = statistics.median_low(samples(of_name, "stall_steps"))
-        noise = f"±{50 * spread(samples(of_name, 'longest_gap')):.0f} %"
-        shown.add_row(name, *map(milliseconds, mine.values()), str(stalls), noise, style="bold")
+        gaps = noise(samples(of_name, "longest_gap"))
+        shown.add_row(name, *map(milliseconds, mine.values()), str(stalls), gaps, style="bold")
         if name != baseline:
             shown.add_row("", *(change(mine[figure], base[figure]) for figure in SECONDS))
     return shown
@@ -111,10 +110,9 @@ def policy_targets(case: Mapping[str, Any]) -> Iterator[Target]:
 def show(console: Console, result: Mapping[str, Any]) -> None:
     """Print what was measured, on which machine, the tables, and the targets."""
     plan = result["plan"]
-    how = f"{counted(plan['rounds'], 'round')}, {counted(plan['threads'], 'thread')}"
-    print_header(console, result, f"{plan['model']}, {plan['dtype']}", how)
+    print_header(console, result, f"{plan['model']}, {plan['dtype']}", rounds_and_threads(plan))
     console.print(
-        "\nMilliseconds, medians of the rounds; below each row its change against none.\n"
+        f"\nMilliseconds, {medians(plan['rounds'])}; below each row its change against none.\n"
         "TTFT is the median of the long, of the short prompts. A stall step: requests\n"
         "decode, and 128 tokens more than the promised 128 come before their next token."
     )

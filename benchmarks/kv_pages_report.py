@@ -8,15 +8,14 @@ from rich.console import Console
 
 from tiny_llm_kit.trace.tables import figures_table
 
-from .report import model_name, print_header
+from .report import model_name, print_header, rounds_and_threads
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
     """Print a row for each case: tokens per second, and what a step reads of pages that are kept in the first way."""
     plan, of_token = result["plan"], result["token_bytes"]
     first, *others = of_token
-    how = f"{plan['rounds']} rounds, {plan['threads']} threads"
-    print_header(console, result, f"{model_name(plan)}, {plan['dtype']}", how)
+    print_header(console, result, f"{model_name(plan)}, {plan['dtype']}", rounds_and_threads(plan))
     sizes = ", ".join(f"{kind} {size:,} bytes" for kind, size in of_token.items())
     console.print(f"\nA token has, in all layers: {sizes}\n")
     table = figures_table("tokens/s", *of_token, *(f"{kind} is" for kind in others), f"MB, {first}")

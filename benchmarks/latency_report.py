@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from tiny_llm_kit.engine.samples import ratio, spread
+from tiny_llm_kit.engine.samples import ratio
 from tiny_llm_kit.engine.weights.random_weights import shape
 from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_kit.trace.tables import figures_table
 from tiny_llm_kit.trace.text import counted
 
-from .report import OURS, model_name, print_header
+from .report import OURS, medians, model_name, noise, print_header
 
 Result = Mapping[str, Any]
 WIDTH = 16  # of a full bar
@@ -77,7 +77,7 @@ class Line(NamedTuple):
     name: str
     threads: int
     tokens_per_second: float
-    spread: float
+    spread: str
     ours_is: float | None
     roofline: float | None
 
@@ -144,7 +144,7 @@ def lines(result: Result, phase: str) -> Iterator[Line]:
             speed = tokens / statistics.median(samples)
             ours_is = None if name == OURS else ratio(samples, ours)
             share = _roofline(result, best, name) if phase == "decode" else None
-            yield Line(rows, context, name, best["threads"], speed, spread(samples), ours_is, share)
+            yield Line(rows, context, name, best["threads"], speed, noise(samples), ours_is, share)
 
 
 def _best(runs: list[Mapping], name: str) -> Mapping:
@@ -167,7 +167,7 @@ def speeds(result: Result, phase: str) -> Table:
         table.add_row(
             *map(str, line[:4]),
             f"{line.tokens_per_second:.1f}",
-            f"±{100 * line.spread / 2:.0f} %",
+            line.spread,
             "" if line.ours_is is None else f"{line.ours_is:.2f} ×",
             "" if line.roofline is None else f"{100 * line.roofline:.0f} %",
             style="bold" if line.name == OURS else "",
@@ -202,7 +202,7 @@ def show(console: Console, result: Result) -> None:
         threads = " and ".join(map(str, plan["threads"]))
         best = f"the better of {threads}" if len(plan["threads"]) > 1 else threads
         what = f"{counted(layers, 'layer')} of {plan['config']}, {plan['dtype']}, random weights"
-        how = f"medians of {counted(plan['rounds'], 'round')}, threads: {best}"
+        how = f"{medians(plan['rounds'])}, threads: {best}"
     else:
         load = result["provenance"]["machine"]["load_before"]
         rounds = f"{counted(plan['rounds'], 'round')}, threads {plan['threads']}, load before {load}"

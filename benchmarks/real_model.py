@@ -21,7 +21,7 @@ from tiny_llm_kit.trace.workload import prompt_of
 from .baselines import BASELINES, file_of, is_installed
 from .options import plain
 from .real_text import KINDS
-from .report import OURS, print_header
+from .report import OURS, fastest_baseline, print_header, rounds_and_threads
 from .throughput_report import drafts, per_second
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ SPEED = {
 }
 DRAFTS = {f"{kind}, {rows}": {"dataset": kind, "num_prompts": rows} for kind in KINDS for rows in ROWS}
 PEERS = ("xllamacpp", "llama.cpp", "transformers")  # of the preset `speed`: those that are installed
-RIVALS = {"llama.cpp": ("xllamacpp", "llama.cpp"), "transformers": ("transformers",)}  # beginnings of columns
 PRESETS: dict[str, tuple[dict[str, dict[str, Any]], dict[str, Any]]] = {  # cases, and defaults of the options
     "speed": (SPEED, {"model": "smollm2", "compare": tuple(filter(is_installed, PEERS))}),
     "drafts": (
@@ -91,27 +90,20 @@ def profile(llm: LLM) -> list[dict[str, Any]]:
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
-    """Print tokens per second of each engine in each case, the ratio to the faster llama.cpp, drafts and a step."""
+    """Print tokens per second of each engine in each case, the ratio to the fastest baseline, drafts and a step."""
     plan, cases = result["plan"], result["cases"]
-    how = f"{plan['rounds']} rounds, {plan['threads']} threads"
-    print_header(console, result, f"{plan['model']}, {plan['dtype']}", how)
+    print_header(console, result, f"{plan['model']}, {plan['dtype']}", rounds_and_threads(plan))
     for note in result["notes"]:
         console.print(note)
     names = list(next(iter(cases.values()))["runs"])
-    rivals = {
-        rival: theirs
-        for rival, starts in RIVALS.items()
-        if (theirs := [name for name in names if name.startswith(starts)])
-    }
-    tables = figures_table("tokens/s", *names), figures_table("times as fast as", *rivals)
+    tables = figures_table("tokens/s", *names), figures_table("tiny-llm is", "", "the fastest baseline")
     for case, each in cases.items():
         speeds = {name: speed(runs) for name, runs in each["runs"].items()}
-        ratios = [speeds[OURS] / max(map(speeds.__getitem__, theirs)) for theirs in rivals.values()]
         tables[0].add_row(case, *(f"{each:.1f}" for each in speeds.values()))
-        tables[1].add_row(case, *(f"{each:.2f} ×" for each in ratios))
-    for table in tables[: 1 + bool(rivals)]:
-        console.print()
-        console.print(table)
+        if baseline := fastest_baseline(speeds):
+            tables[1].add_row(case, f"{speeds[OURS] / speeds[baseline]:.2f} ×", baseline)
+    for table in (table for table in tables if table.row_count):
+        console.print("", table, sep="\n")
     for case, each in cases.items():
         for line in drafts(each):
             console.print(f"{case}: {line}")
@@ -137,5 +129,4 @@ def _show_step(console: Console, result: Mapping[str, Any]) -> None:
     table = figures_table("a step's milliseconds", "own ms", "calls")
     for line in result["profile"]:
         table.add_row(line["function"], f"{line['ms']:.2f}", f"{line['calls']:.1f}")
-    console.print()
-    console.print(table)
+    console.print("", table, sep="\n")

@@ -1,6 +1,7 @@
-"""How each kind of result is shown, by its own command and by the book."""
+"""How each kind of result is shown, by its own command and by the book; and the speeds that can be compared."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
@@ -40,6 +41,19 @@ def command_of(result: Mapping[str, Any]) -> str:
     """The command that made a result, with its options. Older results do not say: commands had the kind's name."""
     earlier = "lab" if result["kind"] == "lab" else f"bench-{result['kind']}"
     return f"pdm run {result.get('command', earlier)} {result['options']}".strip()
+
+
+def speeds_of_cases(result: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
+    """Tokens per second of each engine, by cases; none where a load sets the speed, and where no speed is measured."""
+    if result["kind"] in ("decode", "prefill", "latency"):
+        for phase in latency_report.TITLES:
+            lines = latency_report.lines(result, phase)
+            for (rows, context), found in groupby(lines, lambda line: (line.rows, line.context)):
+                yield f"{phase} {rows} × {context:,}", {line.name: line.tokens_per_second for line in found}
+    elif result["kind"] in ("throughput", "real-model"):
+        case = "{num_prompts} × {input_len} + {output_len}".format(**result["plan"])
+        for name, each in result.get("cases", {case: result}).items():
+            yield name, {engine: real_model.speed(runs) for engine, runs in each["runs"].items()}
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:

@@ -7,20 +7,14 @@ from typing import Any
 from rich.console import Console
 
 from tiny_llm_kit.trace.tables import figures_table
-from tiny_llm_kit.trace.text import counted
 
-from .report import model_name, print_header
+from .report import model_name, print_header, rounds_and_threads
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
     """Print a row for each way: medians over the rounds."""
     plan, taken = result["plan"], result["samples"]
-    print_header(
-        console,
-        result,
-        f"{model_name(plan)}, {plan['dtype']}",
-        f"{counted(plan['rounds'], 'round')}, {counted(plan['threads'], 'thread')}",
-    )
+    print_header(console, result, f"{model_name(plan)}, {plan['dtype']}", rounds_and_threads(plan))
     console.print(
         f"\nA conversation of {plan['input_len']:,} tokens goes on; the same tokens: in its answer\n"
     )

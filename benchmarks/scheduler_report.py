@@ -7,11 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tiny_llm_kit.engine.samples import spread
 from tiny_llm_kit.trace.tables import figures_table
 from tiny_llm_kit.trace.text import counted
 
-from .report import print_header, print_target
+from .report import noise, print_header, print_target
 
 LIMIT, FLAT = 0.5e-3, 1.5  # seconds per step; how many times the shortest queue's the longest one's may be
 
@@ -36,7 +35,7 @@ def table(result: Mapping[str, Any]) -> Table:
             *(f"{1000 * statistics.median(case['mean']):.3f}" for case in of_name),
             f"{growth(of_name):.2f} ×",
             f"{1000 * statistics.median(longest['p99']):.3f}",
-            f"±{50 * spread(longest['mean']):.0f} %",
+            noise(longest["mean"]),
         )
     return shown
 

@@ -7,11 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tiny_llm_kit.engine.samples import ratio, spread
 from tiny_llm_kit.trace.tables import figures_table
 from tiny_llm_kit.trace.text import counted
 
-from .report import OURS, SEVERAL_TOKENS, model_name, print_header
+from .report import OURS, SEVERAL_TOKENS, model_name, noise, print_header, rounds_and_threads
 
 TTFT = (("TTFT p50", "ttft_p50"), ("p99", "ttft_p99"))
 TPOT = (("TPOT p50", "tpot_p50"),)
@@ -31,15 +30,15 @@ def per_second(runs: list[Mapping], *counts: str) -> float:
 def speeds(result: Mapping[str, Any]) -> Table:
     """A table with a row per engine, ours first."""
     shown = figures_table("engine", "requests/s", "tokens/s", "of answers", "spread", "tiny-llm is")
-    ours = seconds_of(result["runs"][OURS])
+    ours = per_second(result["runs"][OURS], "requests")
     for name, runs in result["runs"].items():
         shown.add_row(
             name,
             f"{per_second(runs, 'requests'):.2f}",
             f"{per_second(runs, 'prompt_tokens', 'output_tokens'):.1f}",
             f"{per_second(runs, 'output_tokens'):.1f}",
-            f"±{50 * spread(seconds_of(runs)):.0f} %",
-            "" if name == OURS else f"{ratio(seconds_of(runs), ours):.2f} ×",
+            noise(seconds_of(runs)),
+            "" if name == OURS else f"{ours / per_second(runs, 'requests'):.2f} ×",
             style="bold" if name == OURS else "",
         )
     return shown
@@ -121,9 +120,8 @@ def quantized(plan: Mapping[str, Any]) -> str:
 def show(console: Console, result: Mapping[str, Any]) -> None:
     """Print what was measured, on what machine, and the tables."""
     plan, machine = result["plan"], result["provenance"]["machine"]
-    runs = f"{counted(plan['rounds'], 'round')}, {counted(plan['threads'], 'thread')}"
     what = f"{model_name(plan)}, {plan['dtype']}{quantized(plan)}"
-    print_header(console, result, what, f"{runs}, load before {machine['load_before']}")
+    print_header(console, result, what, f"{rounds_and_threads(plan)}, load before {machine['load_before']}")
     console.print(f"\n{result['dataset']}")
     chunking = "chunked" if plan["enable_chunked_prefill"] else "whole prompts"
     limits = f"{counted(plan['max_num_seqs'], 'request')} and {counted(result['budget'], 'token')} per step"

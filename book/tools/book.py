@@ -86,7 +86,8 @@ def capture(check_only: bool) -> int:
         if not check_only:
             for file in screen_files.capture(screens.capture_all()):
                 print(f"book: new screen {file.relative_to(ROOT)}")
-            result_tables.FILE.write_text(result_tables.tables(screens.benchmark_screens()), encoding="utf-8")
+            text = result_tables.tables(screens.benchmark_screens(), screens.sealed_results())
+            result_tables.FILE.write_text(text, encoding="utf-8")
             return 0
         differences = list(screens.check_all())
     except RuntimeError as error:  # a command in the book no longer works

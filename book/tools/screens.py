@@ -8,6 +8,7 @@ file and capture.
 import json
 from collections.abc import Iterator
 from itertools import chain
+from typing import Any
 
 from benchmarks import reports
 from benchmarks.latency_report import has_roofline
@@ -55,29 +56,19 @@ def widget_screens() -> Iterator[tuple[str, str]]:
     yield "week2-07-late-widget", widget.late_picture() + "\n"
 
 
-def policy_screens() -> Iterator[tuple[str, str]]:
-    """`(name, fragment)` of the timelines of Day 3.5: a picture, and the table that its widget draws."""
-    yield "week3-05-policies", policy_widget.picture() + "\n"
-    yield "week3-05-policies-table", policy_widget.data() + "\n"
-
-
-def roofline_screens() -> Iterator[tuple[str, str]]:
-    """`(name, fragment)` of the roofline widget: a picture, and the table of its choices."""
-    yield "roofline-step", roofline_widget.picture() + "\n"
-    yield "roofline-step-table", roofline_widget.data() + "\n"
-
-
-def step_screens() -> Iterator[tuple[str, str]]:
-    """`(name, fragment)` of the step players of Days 3.1 and 3.3: a picture, and the steps of the scheduler."""
+def drawn_screens() -> Iterator[tuple[str, str]]:
+    """`(name, fragment)` of what needs no array: timelines, and pictures of widgets with their tables."""
+    yield from chain(timeline_screens(), widget_screens())
+    for name, page in (("week3-05-policies", policy_widget), ("roofline-step", roofline_widget)):
+        yield name, page.picture() + "\n"
+        yield f"{name}-table", page.data() + "\n"
     for name in step_player.STORIES:
         yield f"{name}-steps", step_player.picture(name) + "\n"
         yield f"{name}-steps-table", step_player.data(name) + "\n"
 
 
-def benchmark_screens() -> Iterator[tuple[str, str]]:
-    """`(name, fragment)` of every saved benchmark, from its sealed file: nothing is measured again.
-
-    A roofline, the chunk sizes of the shipped model and a study with a chart have a drawing too.
+def sealed_results() -> Iterator[tuple[str, dict[str, Any]]]:
+    """`(name, result)` of every file of results.
 
     Raises:
         RuntimeError: a file was changed after it was sealed.
@@ -86,15 +77,24 @@ def benchmark_screens() -> Iterator[tuple[str, str]]:
         result = json.loads(file.read_text(encoding="utf-8"))
         if not is_sealed(result):
             raise RuntimeError(f"{file.name} was changed after it was sealed: measure again")
+        yield file.stem, result
+
+
+def benchmark_screens() -> Iterator[tuple[str, str]]:
+    """`(name, fragment)` of every saved benchmark, from its sealed file: nothing is measured again.
+
+    A roofline, the chunk sizes of the shipped model and a study with a chart have a drawing too.
+    """
+    for name, result in sealed_results():
         console = recording_console(reports.command_of(result))
         reports.show(console, result)
-        yield f"benchmark-{file.stem}", fragment(console)
+        yield f"benchmark-{name}", fragment(console)
         if has_roofline(result):
-            yield file.stem, roofline_screen.drawing(result)
+            yield name, roofline_screen.drawing(result)
         if result["kind"] == "chunked-prefill" and result["plan"]["model"] == SHIPPED:
-            yield file.stem.replace("chunked-prefill", "tradeoff"), tradeoff_screen.drawing(result)
+            yield name.replace("chunked-prefill", "tradeoff"), tradeoff_screen.drawing(result)
         if result.get("chart"):
-            yield file.stem, chart.drawing(result)
+            yield name, chart.drawing(result)
 
 
 def capture_all() -> Iterator[tuple[str, str]]:
@@ -106,11 +106,7 @@ def capture_all() -> Iterator[tuple[str, str]]:
     yield from batch_screens(installed_backends()[0])
     yield from command_screens()
     yield from result_tables.on_pages(benchmark_screens())
-    yield from timeline_screens()
-    yield from widget_screens()
-    yield from policy_screens()
-    yield from roofline_screens()
-    yield from step_screens()
+    yield from drawn_screens()
 
 
 def check_all() -> Iterator[str]:
@@ -121,7 +117,6 @@ def check_all() -> Iterator[str]:
         ):
             yield f"[{backend}] {difference}"
     results = list(benchmark_screens())
-    if result_tables.FILE.read_text(encoding="utf-8") != result_tables.tables(results):
+    if result_tables.FILE.read_text(encoding="utf-8") != result_tables.tables(results, sealed_results()):
         yield f"{result_tables.FILE.name} is not what the results say"
-    drawn = (timeline_screens(), widget_screens(), policy_screens(), roofline_screens(), step_screens())
-    yield from differences(chain(command_screens(), result_tables.on_pages(results), *drawn))
+    yield from differences(chain(command_screens(), result_tables.on_pages(results), drawn_screens()))

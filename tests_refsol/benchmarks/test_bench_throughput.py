@@ -17,7 +17,7 @@ from benchmarks.report import SEVERAL_TOKENS
 from benchmarks.throughput import OurGenerator, ThroughputPlan
 from benchmarks.throughput_report import graphs
 from benchmarks.throughput_report import latencies as latencies_table
-from book.tools import screens
+from book.tools import result_tables, screens
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import random_network
@@ -253,6 +253,23 @@ def test_the_tables_have_medians_and_quotients():
     assert "theirs 0.80 16.0 4.0 ±30 % 2.50 ×" in lines
     assert "tiny-llm 100.0 200.0 10.0 20.0 500.0" in lines
     assert "tiny-llm 7 20.0 %, 60.0 % of pages 25.0 % 2 0 (eager) 5 of 9" in lines
+
+
+def test_the_list_has_the_fastest_other_program_and_marks_a_loss():
+    result, run = scripted(), scripted()["runs"]["theirs"][0]
+    one = {
+        **result,
+        "plan": result["plan"] | {"rounds": 1},
+        "runs": {"tiny-llm": [run], "slow": [run | {"seconds": 6}]},
+    }
+    result["runs"] |= {"tiny-llm unchunked": [run | {"seconds": 0.1}], "faster": [run | {"seconds": 1.0}]}
+    text = result_tables.fastest_baselines([("a", result), ("b", one), ("c", {**result, "kind": "serve"})])
+    case = "16 × 128 + 32"
+    assert f"| a | {case} | 10.0 | faster | 20.0 | **0.50 ×** | medians of 3 rounds |\n" in text
+    assert (
+        text.endswith(f"| b | {case} | 6.7 | slow | 3.3 | 2.00 × | one round |\n")
+        and "in 1 of 2 cases" in text
+    )
 
 
 def test_the_table_says_how_many_shapes_were_compiled_and_how_long_it_took():

@@ -119,7 +119,7 @@ def test_speed_has_five_cases_a_ratio_and_a_step():
     sizes = [(plan.num_prompts, plan.max_num_seqs, plan.input_len, plan.output_len) for plan in plans]
     assert sizes == [(1, 1, 32, 64), (4, 4, 32, 64), (16, 16, 32, 64), (1, 1, 128, 1), (1, 1, 1024, 1)]
     assert "smollm2, float32, torch on Linux" in text and "1 × 32 + 64 32.0 64.0 16.0 8.0" in text
-    assert "times as fast as llama.cpp transformers 1 × 32 + 64 0.50 × 4.00 ×" in text
+    assert "tiny-llm is the fastest baseline 1 × 32 + 64 0.50 × xllamacpp" in text
     assert "tiny-llm: 32 % of that" in text and "a.py multiply 12.50 120.0" in text
 
 

@@ -9,6 +9,7 @@ from tiny_llm_kit.repo import ROOT, SOURCES
 
 RESULTS = ROOT / "benchmark_results"
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), RESULTS / "README.md"]
+COMPARED = "appendix-benchmarks", "week4-03-speculative-decoding"
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
@@ -34,6 +35,14 @@ def leads(page: Path, file: str, anchor: str) -> bool:
 
 def test_every_result_has_a_table():
     assert anchors(RESULTS / "TABLES.md") >= {file.stem.replace(".", "") for file in RESULTS.glob("*.json")}
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"book/src/{page}.md" for page in COMPARED)])
+def test_a_ratio_to_other_programs_is_that_to_the_fastest(page):
+    """A figure with two digits after the point, as in the generated list."""
+    listed = (RESULTS / "TABLES.md").read_text(encoding="utf-8").split("\n## ")[1]
+    ratios = [re.findall(r"\d\.\d\d ×", text) for text in ((ROOT / page).read_text(encoding="utf-8"), listed)]
+    assert "3.30 ×" in listed and set(ratios[0]) <= set(ratios[1])
 
 
 def test_the_table_of_features_names_files_that_are_there():

@@ -357,9 +357,8 @@ def test_measuring_gives_lines_and_every_sample():
 # ---- the page
 
 
-@pytest.mark.parametrize("drawn", [screens.widget_screens, screens.roofline_screens, screens.step_screens])
-def test_pictures_and_tables_in_the_pages_are_what_is_drawn_now(drawn):
-    for name, fragment in drawn():
+def test_pictures_and_tables_in_the_pages_are_what_is_drawn_now():
+    for name, fragment in screens.drawn_screens():
         assert (screen_files.FOLDER / f"{name}.html").read_text(encoding="utf-8") == fragment
 
 
