@@ -215,6 +215,7 @@ def bad_files(folder: Path) -> dict[str, tuple[bytes, str]]:
         "endless tensors": (counts(2**40, 0), f"broken GGUF file: it has {2**40} tensors"),
         "endless keys": (counts(0, 2**40), f"broken GGUF file: it has {2**40} keys"),
         "an offset of 64 bits": (with_offset(good, 2**64 - 8), "broken GGUF file: "),
+        "two tensors in one place": (with_offset(good, 0), "broken GGUF file: tensor 'blk.1.ffn_down.weight' has offset 0"),
         "an unknown type": (header + struct.pack("<I", 77), "broken GGUF file: 77 is not a valid GGUFValueType"),
     }  # fmt: skip
 

@@ -181,6 +181,7 @@ def _read(path: Path) -> tuple[Json, dict[str, GgufTensor]]:
     try:
         with np.errstate(over="raise"):  # of an offset of 64 bits
             reader = GuardedReader(path)
+        _check_offsets(reader)
         fields = {key: value.contents() for key, value in reader.fields.items()}
         tensors = {
             tensor.name: GgufTensor(
@@ -196,6 +197,16 @@ def _read(path: Path) -> tuple[Json, dict[str, GgufTensor]]:
         problem = " ".join(str(error).split()) or type(error).__name__
         raise _broken(path, problem[:120]) from None
     return fields, tensors
+
+
+def _check_offsets(reader: GuardedReader) -> None:
+    """Raise ValueError unless each tensor begins where the one before it ends, as in llama.cpp."""
+    expected = int(reader.data_offset)
+    for tensor in reader.tensors:
+        if tensor.data_offset != expected:
+            offset, right = (at - int(reader.data_offset) for at in (tensor.data_offset, expected))
+            raise ValueError(f"tensor {shown(tensor.name)} has offset {offset}, and must have {right}")
+        expected += -(-tensor.n_bytes // int(reader.alignment)) * int(reader.alignment)
 
 
 def _check_beginning(path: Path) -> None:

@@ -96,6 +96,9 @@ class Tokenizer:
         chat_template: ChatTemplate | None = None,
     ):
         self._bpe = bpe
+        # tokenizer.json keeps those of a training run; transformers resets them before each encoding too.
+        bpe.no_truncation()
+        bpe.no_padding()
         self.eos_token_ids = frozenset(eos_token_ids)
         self._chat_template = chat_template
         self._begin = bpe.encode("").ids[:1]  # what the tokenizer puts before every text
