@@ -33,8 +33,9 @@ def write_zeros(file: Path, dtype: str, megabytes: int) -> None:
 
 
 @pytest.fixture
-def peak_of_loading(forks):
+def peak_of_loading(forks, edit):
     """A function for the megabytes of anonymous memory that loading adds at its highest."""
+    edit("config.json", num_hidden_layers=TENSORS)
 
     def peak(folder: Path, backend: str, dtype: str, *bits: str) -> float:
         done = forks.run("tests_refsol.model.peak_of_loading", str(folder), backend, dtype, *bits)

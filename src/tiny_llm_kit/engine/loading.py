@@ -22,6 +22,7 @@ from ..model.quantized_tensors import check_quantized_parts
 from ..model.safetensors_folder import TensorInfo
 from ..model.tokenization import Tokenizer
 from ..model.tokenizer import load_tokenizer
+from ..model.used_tensors import unused_line, used_tensors
 from ..solution_types import Group, ServingPackage
 from .model_runner import ModelRunner
 from .port import Port, load_backend
@@ -264,7 +265,9 @@ def load_checkpoint(
     if dtype not in backend_module.DTYPES:
         raise ValueError(f"dtype {dtype!r}: choose auto, {', '.join(backend_module.DTYPES)}")
     model_files = find_model(model)
-    config, headers = model_files.config(), model_files.headers()
+    config, found = model_files.config(), model_files.headers()
+    headers = used_tensors(found, config)
+    lines = unused_line(model_files.path, [name for name in found if name not in headers])
     tied, config = config, with_saved_head(config, headers, model_files.numbers)
     names = _weight_names(headers, config)
     parts = None
@@ -277,11 +280,11 @@ def load_checkpoint(
         print(QUANTIZED_ON_HPU, file=sys.stderr)
     if quantizer and quantizer.bits and not config.quantization:
         _warn_of_plain_matrices(quantizer, {name: headers[name].shape for name in names})
-    lines = check_memory(headers, names, config, device, dtype, quantizer)
+    lines += check_memory(headers, names, config, device, dtype, quantizer)
     lines += [HEAD_LINE] if tied.tie_word_embeddings and not config.tie_word_embeddings else []
     if part is None or part.rank == 0:  # the other ranks would say the same
         print(*lines, sep="\n", end="\n" * bool(lines), file=sys.stderr)
-    stored = parts or model_files.arrays(backend_module)
+    stored = parts or model_files.arrays(backend_module, headers)
     weights = read_weights(backend_module, stored, headers, names, config, device, dtype, quantizer)
     files = {model_name(name): headers[name].file.name for name in names}
     read = parts.bytes_read if parts else bytes_of(headers, names)

@@ -1,5 +1,6 @@
 """A model in a GGUF file, with the methods of `ModelFiles`. Imported when a file is opened: `gguf` takes a while."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -53,8 +54,8 @@ class GgufModel:
         part = part if stays_quantized(weight, tensor) else "floats"
         return numbers_of(tensor, part, self._rows(weight, tensor))
 
-    def arrays(self, backend: ArrayReader) -> "Arrays":
-        return Arrays(self, backend, self.headers())
+    def arrays(self, backend: ArrayReader, headers: Mapping[str, TensorInfo]) -> "Arrays":
+        return Arrays(self, backend, headers)
 
     @cached_property
     def _plain_config(self) -> ModelConfig:
@@ -82,7 +83,7 @@ class Arrays:
 
     model: GgufModel
     backend: ArrayReader
-    headers: dict[str, TensorInfo]
+    headers: Mapping[str, TensorInfo]
 
     def pop(self, key: str, /) -> Array:
         return self.backend.from_stored(np.array(self.model.numbers(key)), self.headers[key].dtype)

@@ -61,8 +61,8 @@ class ModelFiles(Protocol):
         """A tensor of the type and shape in its header; BF16 as uint16."""
         ...
 
-    def arrays(self, backend: "ArrayReader") -> Stored:
-        """All tensors as arrays of a `Backend`; none is read yet."""
+    def arrays(self, backend: "ArrayReader", headers: Mapping[str, TensorInfo]) -> Stored:
+        """These tensors as arrays of a `Backend`; none is read yet."""
         ...
 
 
@@ -106,9 +106,9 @@ class ModelFolder:
             self._maps[file] = data, starts
         return self._maps[file]
 
-    def arrays(self, backend: "ArrayReader") -> Stored:
+    def arrays(self, backend: "ArrayReader", headers: Mapping[str, TensorInfo]) -> Stored:
         stored: dict[str, Array] = {}
-        for file in {info.file: None for info in self._headers.values()}:
+        for file in {info.file: None for info in headers.values()}:
             try:
                 stored.update(backend.open_safetensors(file))
             except (SafetensorError, RuntimeError, ValueError, OSError) as error:

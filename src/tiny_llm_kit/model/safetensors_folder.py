@@ -16,14 +16,6 @@ from .files import CheckpointError, read_json, shown
 
 INDEX = "model.safetensors.index.json"
 DTYPES = ("F32", "F16", "BF16", "U32")  # U32: words of several numbers of 4 or 8 bits each
-# The weights of all families. Older files also have buffers, such as masks, which no layer reads.
-OF_LAYER = (
-    r"(input|post_attention)_layernorm|self_attn\.([qkvo]_proj|[qk]_norm)|mlp\.(gate|up|down)_proj"
-    r"|(mlp|block_sparse_moe)\.(gate|experts\..+)"
-)
-WEIGHT = re.compile(
-    rf"(lm_head|model\.(embed_tokens|norm|layers\.\d+\.({OF_LAYER})))\.(weight|bias|scales|biases)"
-)
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -32,7 +24,7 @@ class TensorInfo:
     """One tensor as its file's header describes it.
 
     Args:
-        dtype: one of `DTYPES`, of a weight.
+        dtype: one of `DTYPES`, if a layer reads it.
         stored_as: the type in the file in words, where it is a quantised one.
     """
 
@@ -64,7 +56,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_headers(folder: Path) -> dict[str, TensorInfo]:
-    """The weights of a model by name, read from the headers only; no other tensors.
+    """All tensors of a model's files by name, read from the headers only.
 
     Raises:
         CheckpointError: as `weight_files`; or a file contradicts its header or the index.
@@ -73,11 +65,11 @@ def read_headers(folder: Path) -> dict[str, TensorInfo]:
     for file in weight_files(folder):
         header = read_header(file)
         for name in header.keys() & tensors.keys():
-            raise _broken(file, f"tensor {shown(name)} is also in {tensors[name].file.name}")
+            raise broken(file, f"tensor {shown(name)} is also in {tensors[name].file.name}")
         tensors.update(header)
     if not (folder / "model.safetensors").is_file():
         _check_index(folder, tensors)
-    return {name: info for name, info in tensors.items() if WEIGHT.fullmatch(name)}
+    return tensors
 
 
 def _weight_map(folder: Path) -> dict[str, Path]:
@@ -85,11 +77,11 @@ def _weight_map(folder: Path) -> dict[str, Path]:
     index = folder / INDEX
     names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not names:
-        raise _broken(index, "weight_map is missing or not an object")
+        raise broken(index, "weight_map is missing or not an object")
     for name in set(map(str, names.values())):
         # A name with a slash could point outside the folder.
         if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", name):
-            raise _broken(
+            raise broken(
                 index, f"weight_map names {shown(name)}, which is not a safetensors file of this folder"
             )
         if not (folder / name).is_file():
@@ -103,16 +95,16 @@ def _check_index(folder: Path, tensors: dict[str, TensorInfo]) -> None:
     listed = _weight_map(folder)
     for name, file in listed.items():
         if name not in tensors or tensors[name].file != file:
-            raise _broken(folder / INDEX, f"tensor {shown(name)} is not in {file.name}")
+            raise broken(folder / INDEX, f"tensor {shown(name)} is not in {file.name}")
     for name in tensors.keys() - listed.keys():
-        raise _broken(folder / INDEX, f"tensor {shown(name)} of {tensors[name].file.name} is not listed")
+        raise broken(folder / INDEX, f"tensor {shown(name)} of {tensors[name].file.name} is not listed")
 
 
 def read_header(file: Path) -> dict[str, TensorInfo]:
     """The tensors of one safetensors file by name; the library checks the header against the size of the file.
 
     Raises:
-        CheckpointError: the file is unreadable or cut off, or a weight has a type that no engine reads.
+        CheckpointError: the file is unreadable or cut off.
     """
     try:
         with safe_open(file, framework="np") as tensors:
@@ -123,23 +115,18 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
 
 
 def _tensor_info(file: Path, name: str, part: Any) -> TensorInfo:
-    dtype, shape = part.get_dtype(), tuple(part.get_shape())
-    is_weight = WEIGHT.fullmatch(name) is not None
-    if is_weight and dtype not in DTYPES:
-        raise CheckpointError(
-            f"{file}: tensor {shown(name)} is stored as {dtype!r}; choose a model stored as BF16, F16 or F32"
-        )
+    shape = tuple(part.get_shape())
     # The library also accepts [0, 2**40], which overflows in MLX's reader, and any number of axes.
-    if len(shape) > 8 or max(shape, default=0) >= 2**31 or (is_weight and 0 in shape):
-        raise _broken(file, f"tensor {shown(name)}: shape {shown(list(shape))} is not that of a weight")
-    return TensorInfo(file, dtype, shape)
+    if len(shape) > 8 or max(shape, default=0) >= 2**31:
+        raise broken(file, f"tensor {shown(name)}: shape {shown(list(shape))} is not that of a weight")
+    return TensorInfo(file, part.get_dtype(), shape)
 
 
 def refused(file: Path, error: Exception) -> CheckpointError:
     """A library's error for a file that it does not open, as a CheckpointError of one line."""
     problem = str(error).removeprefix("Error while deserializing ")
-    return _broken(file, f"broken, or not safetensors ({shown(problem, 160)})")
+    return broken(file, f"broken, or not safetensors ({shown(problem, 160)})")
 
 
-def _broken(file: Path, problem: str) -> CheckpointError:
+def broken(file: Path, problem: str) -> CheckpointError:
     return CheckpointError(f"{file}: {problem}; download the file again")
