@@ -3,6 +3,7 @@
 import ctypes
 import os
 import platform
+import select
 import shlex
 import subprocess
 import time
@@ -450,6 +451,27 @@ def test_a_compiler_that_hangs_is_named(sources, monkeypatch):
     monkeypatch.setattr(library, "SECONDS", 0.1)
     with pytest.raises(library.NativeError, match=r"sleep 60. was not done after 0.1 s"):
         library.library("kernel.cpp")
+
+
+@pytest.mark.parametrize(
+    "ends", [subprocess.TimeoutExpired("c++", 9), KeyboardInterrupt()], ids=["time", "Ctrl-C"]
+)
+def test_a_compiler_that_is_given_up_ends_with_its_children(sources, monkeypatch, tmp_path, ends):
+    """The pipe is closed when its last writer has ended, and that is the child."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    monkeypatch.setenv("CXX", f"sh -c '(echo begun; exec sleep 600) > {pipe} & wait'")
+    writers = []
+
+    def give_up(process, timeout):
+        writers.append(pipe.open(buffering=0, mode="rb"))  # waits until the child writes
+        assert writers[0].readline() == b"begun\n"
+        raise ends
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", give_up)
+    with pytest.raises((library.NativeError, KeyboardInterrupt)):
+        library.library("kernel.cpp")
+    with writers[0] as child:
+        assert select.select([child], [], [], 10)[0] and child.read() == b""
 
 
 PARALLEL = """extern "C" int answer() {

@@ -4,11 +4,14 @@ A solution has the files of Day 4.1: `product.cpp`, `quantized_product.cpp` and 
 the headers `lines.h` and `kept.h`, are given and stand here; `layers.cpp` is made of all of them.
 """
 
+import sys
+from collections.abc import Callable
 from functools import cached_property
 
 from .attention import DecodeKernel, prompt_kernel
-from .kernel import ProductKernel
+from .kernel import Kernel, ProductKernel, one_line
 from .layers import LayersKernel
+from .library import NativeError
 from .quantized_product import QuantizedKernel
 
 
@@ -42,16 +45,26 @@ class NativeKernels:
         """All layers of a step of decodes, by the three others."""
         return LayersKernel(self.package, (self.product, self.quantized_product, self.decode_attention))
 
-    def prepare(self, kv_cache_dtype: str, has_layers: bool) -> None:
+    def prepare(self, kv_cache_dtype: str) -> None:
         """Compiles what reads pages in eight bits now, where kernels work: otherwise the first requests would wait.
+
+        A kernel that does not compile for them is not used by this process, as without a compiler; a line says so.
 
         Args:
             kv_cache_dtype: "int8" or "fp8_e4m3".
-            has_layers: whether `layers` are used.
         """
         kept = "int8" if kv_cache_dtype == "int8" else "uint8"
-        if self.decode_attention.works:
-            self.decode_attention.kernel_of(kept)
-            prompt_kernel(kept)
-        if has_layers and self.layers.works:
-            self.layers.compute_of(kept)
+        decode, layers = self.decode_attention, self.layers
+        _prepare(decode, lambda: (decode.kernel_of(kept), prompt_kernel(kept)))
+        if not decode.works:
+            layers.problem = decode.problem
+        _prepare(layers, lambda: layers.compute_of(kept))
+
+
+def _prepare(kernel: Kernel, compile_it: Callable[[], object]) -> None:
+    try:
+        if kernel.works:
+            compile_it()
+    except NativeError as error:
+        kernel.problem = one_line(error)
+        print(f"{kernel.file} is not used, for its pages in eight bits: {kernel.problem}", file=sys.stderr)

@@ -118,7 +118,8 @@ class DecodeKernel(Kernel):
         return {}
 
     def try_out(self) -> None:
-        """See `Kernel`: one row and one token."""
+        """See `Kernel`: one row and one token. Where decodes have this kernel, prompts have theirs."""
+        prompt_kernel("float32")
         query, keys, out = (of_numpy(np.zeros((1, 1, 16), np.float32)) for _ in range(3))
         starts, counts, runs = (of_numpy(np.array(numbers, np.int64)) for numbers in ([0], [1], [0, 1]))
         self.attend(query, KeptArray(keys), KeptArray(keys), out, starts, counts, runs, 1.0)

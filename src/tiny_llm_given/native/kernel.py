@@ -165,12 +165,17 @@ class Kernel:
             self.try_out()
             return None
         except (NativeError, NotImplementedError) as error:
-            return str(error).splitlines()[0].rstrip(":")
+            return one_line(error)
 
     @property
     def works(self) -> bool:
         """Whether the kernel runs on this machine."""
         return self.problem is None
+
+
+def one_line(error: Exception) -> str:
+    """The first line of a message, which for errors in a kernel says which file."""
+    return str(error).splitlines()[0].rstrip(":")
 
 
 def pack(w: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -238,11 +239,18 @@ def _accepted_flags(command: str, sets: Sequence[Flags]) -> Flags:
 
 def _run(command: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     whole = [*shlex.split(command), *ALWAYS, *arguments]
-    text = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
-    try:
-        return subprocess.run(whole, cwd=folder, stdin=subprocess.DEVNULL, timeout=SECONDS, **text)
-    except subprocess.TimeoutExpired:
-        raise NativeError(f"{command} was not done after {SECONDS} s") from None
+    text = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8", "errors": "replace"}
+    null = subprocess.DEVNULL
+    with subprocess.Popen(whole, cwd=folder, stdin=null, start_new_session=True, **text) as process:
+        try:
+            out, errors = process.communicate(timeout=SECONDS)
+        except BaseException as error:  # Ctrl-C too: what a compiler has started would run on
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            raise NativeError(f"{command} was not done after {SECONDS} s") from None
+    return subprocess.CompletedProcess(whole, process.returncode, out, errors)
 
 
 def _share_threads() -> str:

@@ -67,12 +67,12 @@ def open_engine(
 
 def put_fast_paths(port: Port, network: Network, options: EngineOptions, ranks: OtherRanks) -> str:
     """Put the fastest products and layers of this machine on a network; returns the products in words."""
+    if options.kv_cache_dtype != "auto" and port.device == "cpu":
+        port.given.kernels.prepare(options.kv_cache_dtype)
     # Several ranks share the cores, so that what one of them measures says little.
     wanted = options.cpu_products if ranks.size == 1 else "usual"
     products = choose_products(port, network, wanted, options.enforce_eager is False)
     port.given.use_native_layers(network, has_chunk_kernel(port, wanted))
-    if options.kv_cache_dtype != "auto" and port.device == "cpu":
-        port.given.kernels.prepare(options.kv_cache_dtype, port.name == "torch")
     return products
 
 
