@@ -197,7 +197,7 @@ def test_an_engine_on_a_cpu_sorts_candidates_and_one_on_an_accelerator_everythin
     """Choosing rows by their numbers reads them back, and makes shapes that are not known before."""
     model = SimpleNamespace(
         num_hidden_layers=1,
-        config=SimpleNamespace(max_position_embeddings=8, vocab_size=8),
+        config=SimpleNamespace(context=8, vocab_size=8),
     )
     assert b.packed_runner(model, 1, create_kv_pools=lambda *sizes: []).sampler.candidates is not None
     monkeypatch.setattr(b, "device", "cuda")

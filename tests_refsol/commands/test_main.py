@@ -319,7 +319,7 @@ def test_a_runner_has_the_mask_of_chunks_once_its_task_is_filled(monkeypatch, po
         monkeypatch.setattr(loading, "load_network", lambda *_, **__: (fake, None))
         return capabilities.load(solution=solution, backend=port, device="cpu", **options)[0].chunk_mask
 
-    config = SimpleNamespace(max_position_embeddings=9, vocab_size=9)
+    config = SimpleNamespace(context=9, vocab_size=9)
     fake = SimpleNamespace(num_hidden_layers=1, config=config, layers=[], w_lm_head=None)
     assert mask("ref", Task(2, 7, 6)).__name__ == "chunked_attention_mask"
     assert mask("tiny_llm", Task(2, 7, 5)).__name__ == "chunked_attention_mask"

@@ -42,7 +42,7 @@ class Model:
     num_hidden_layers = 1
 
     class config:
-        max_position_embeddings, vocab_size = 30, 99
+        context, vocab_size = 30, 99
 
     def __init__(self, b):
         self.b, self.calls, self.masks = b, [], []

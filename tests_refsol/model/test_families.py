@@ -15,7 +15,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from support.close import assert_close
 from tiny_llm_kit.commands import main as command
-from tiny_llm_kit.engine.loading import load_checkpoint
+from tiny_llm_kit.engine.loading import Loading, load_checkpoint
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import read_config
 from tiny_llm_kit.model.families import FAMILIES
@@ -299,6 +299,24 @@ def test_a_scaled_rope_reads_as_many_tokens_as_in_vllm(tmp_path, rope, context):
     data = {"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 100, "rope_scaling": rope}
     (tmp_path / "config.json").write_text(json.dumps(data), encoding="utf-8")
     assert read_config(tmp_path).max_position_embeddings == context
+
+
+@pytest.mark.parametrize(
+    ("loader", "rope", "context"), [("week1", {}, 2**24), ("week2", DYNAMIC, 16), ("week3", {}, 2**24)]
+)
+def test_rope_has_tables_for_the_tokens_that_are_read(b, tmp_path, loader, rope, context):
+    """The config stays as it was read, also for what a scaled RoPE computes from its context."""
+    family["oracle"](Case("Llama", (4, 2, 8), rope), longest=16).save_pretrained(tmp_path)
+    data = json.loads((tmp_path / "config.json").read_text()) | {"max_position_embeddings": context}
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    where = b.name, b.device, "float32"
+    checkpoint = load_checkpoint(tmp_path, *where, max_model_len=24)
+    model = Loading().network(b, loader, checkpoint)
+    tables = getattr(model, "rope", None) or model.layers[0].self_attn.rope
+    assert tables.cos.shape[0] == 24 and model.config == read_config(tmp_path)
+    if rope:
+        whole = b.Qwen3ModelWeek2(load_checkpoint(tmp_path, *where)).rope
+        np.testing.assert_array_equal(b.numpy(tables.cos), b.numpy(whole.cos)[:24])
 
 
 # What a configuration class of transformers and ours have under one name.

@@ -196,6 +196,9 @@ def test_the_parts_of_a_split_file_are_one_model(folder):
         find_model(folder / names[0])
 
 
+LAST = "blk.1.ffn_down.weight"
+
+
 def bad_files(folder: Path) -> dict[str, tuple[bytes, str]]:
     """Files that are refused, and what is said of them after their path."""
     good = write_gguf(folder, folder / "good.gguf").read_bytes()
@@ -215,7 +218,7 @@ def bad_files(folder: Path) -> dict[str, tuple[bytes, str]]:
         "endless tensors": (counts(2**40, 0), f"broken GGUF file: it has {2**40} tensors"),
         "endless keys": (counts(0, 2**40), f"broken GGUF file: it has {2**40} keys"),
         "an offset of 64 bits": (with_offset(good, 2**64 - 8), "broken GGUF file: "),
-        "two tensors in one place": (with_offset(good, 0), "broken GGUF file: tensor 'blk.1.ffn_down.weight' has offset 0"),
+        "two tensors in one place": (with_offset(good, 0), f"broken GGUF file: tensor '{LAST}' has offset 0"),
         "an unknown type": (header + struct.pack("<I", 77), "broken GGUF file: 77 is not a valid GGUFValueType"),
     }  # fmt: skip
 
@@ -227,7 +230,7 @@ def counts(tensors: int, keys: int) -> bytes:
 
 def with_offset(file: bytes, offset: int) -> bytes:
     """The same file with this offset of its last tensor."""
-    [name] = re.findall(rb"blk\.1\.ffn_down\.weight.{24}", file, re.DOTALL)
+    [name] = re.findall(re.escape(LAST.encode()) + rb".{24}", file, re.DOTALL)
     at = file.index(name) + len(name)
     return file[:at] + struct.pack("<Q", offset) + file[at + 8 :]
 

@@ -88,7 +88,10 @@ def test_the_vocabulary_counts_added_tokens(tokenizer, bpe):
 def test_what_a_training_run_saved_changes_no_prompt(folder, edit):
     """Truncation would cut a prompt, and padding fill it up, without a word; transformers resets both."""
     text, truncation = "a queue of requests waits", {"strategy": "LongestFirst", "stride": 0}
-    expected, padding = load_tokenizer(str(folder)).encode(text), {"pad_id": 0, "pad_type_id": 0, "pad_token": "!"}
+    expected, padding = (
+        load_tokenizer(str(folder)).encode(text),
+        {"pad_id": 0, "pad_type_id": 0, "pad_token": "!"},
+    )
     edit("tokenizer.json", truncation=truncation | {"direction": "Right", "max_length": 2})
     assert load_tokenizer(str(folder)).encode(text) == expected
     fixed = padding | {"strategy": {"Fixed": 64}, "direction": "Left", "pad_to_multiple_of": None}

@@ -9,7 +9,7 @@ from tiny_llm_common.layer_weights import ModelShape, RopeScaling
 
 def rope_of(config: ModelShape, kernels: Any) -> Any:
     """The RoPE that all layers share, made by `kernels.rope`, with the frequencies of `config.rope_scaling`."""
-    rope = kernels.rope(config.head_dim, config.max_position_embeddings, config.rope_theta)
+    rope = kernels.rope(config.head_dim, config.context, config.rope_theta)
     if config.rope_scaling is not None:
         rope.cos, rope.sin = scaled_tables(config.rope_scaling, rope.seq_len)
     return rope

@@ -78,7 +78,8 @@ def job_of(options: argparse.Namespace) -> BatchJob:
             engine = {name: getattr(options, name) for name in ENGINE}
             llm = open_llm(options, max_num_seqs=seqs, max_model_len=options.max_seq_len, **engine)
             return make_engine_job(llm.engine, prompts, **limits)
-        model, tokenizer = load(**{name: getattr(options, name) for name in LOADED})
+        named = {name: getattr(options, name) for name in LOADED}
+        model, tokenizer = load(max_model_len=options.max_seq_len, **named)
         serving = Serving(names, model, tokenizer)
         limits["prefill_step"] = options.prefill_step
         return make_job(serving, options.backend, prompts, options.slots, options.max_seq_len, **limits)

@@ -61,7 +61,7 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
         model=network,
         tokenizer=tokenizer,
         sampler=None if greedy else port.make_sampler(drawn.temperature, drawn.top_p, drawn.top_k),
-        context=network.config.max_position_embeddings,
+        context=network.config.context,
         max_tokens=options.max_tokens,
     )
 

@@ -274,7 +274,7 @@ class EngineLimits:
         Raises:
             ValueError: the model reads fewer tokens than are asked for, or what needs chunks has none.
         """
-        model_limit = config.max_position_embeddings
+        model_limit = config.context
         if (options.max_model_len or 0) > model_limit:
             raise ValueError(
                 f"max_model_len is {options.max_model_len}, but the model reads {model_limit} tokens"

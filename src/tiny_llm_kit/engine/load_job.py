@@ -63,6 +63,7 @@ def loading_of(job: Job, port: Port, group: Group | None = None) -> Loading:
         job.quantization,
         rounds_activations=rounds_of(job, port),
         division=division,
+        max_model_len=options.max_model_len,
         **job.load_options,
     )
 
@@ -89,6 +90,5 @@ def draft_network_of(job: Job, port: Port) -> Any:
     speculation = job.options.speculation
     if speculation is None or speculation.model is None:
         return None
-    return load_network(
-        port, speculation.model, "week3", Loading(**{**job.load_options, "head_quantization": None})
-    )[0]
+    plan = {**job.load_options, "head_quantization": None, "max_model_len": job.options.max_model_len}
+    return load_network(port, speculation.model, "week3", Loading(**plan))[0]

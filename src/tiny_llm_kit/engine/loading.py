@@ -5,7 +5,7 @@ Loading takes plain arguments. `course/capabilities.py` decides what a learner's
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -75,6 +75,7 @@ def load(
     keep_quantized: bool = True,
     attention: str = "device",
     chunk_mask: bool = True,
+    max_model_len: int | None = None,
     seed: int = 0,
     **options: Any,
 ) -> tuple[ModelRunner, Tokenizer]:
@@ -87,7 +88,7 @@ def load(
         device: "auto", "cpu", "gpu", "cuda" or "hpu".
         dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
         loader: "week2"; "auto" takes the newest one.
-        quantize, keep_quantized, attention: see `Loading`.
+        quantize, keep_quantized, attention, max_model_len: see `Loading`.
         chunk_mask: whether the solution's own function makes the mask of a prompt's chunks; otherwise the cache does.
         seed: seed of the random draws.
         options: options of `ModelRunner`.
@@ -103,7 +104,7 @@ def load(
         raise ValueError(f"loader {loader!r}: a runner needs an engine with caches: {with_caches}")
     port = Port(solution, backend, device, dtype)
     port.seed(seed)
-    plan = Loading(quantize, keep_quantized=keep_quantized, attention=attention)
+    plan = Loading(quantize, keep_quantized=keep_quantized, attention=attention, max_model_len=max_model_len)
     network, tokenizer = load_network(port, model, loader, plan)
     port.given.use_products(network, "plain")
     if chunk_mask:
@@ -143,6 +144,7 @@ class Loading:
         attention: "simple", "tiled" or "device", see `Qwen3ModelWeek2`. Not used by the engine of Week 1.
         rounds_activations: see `WeightQuantizer`.
         division: the ranks that share the model, for the engine of Week 3; this process alone when None.
+        max_model_len: tokens that the model will read, and positions of RoPE's tables; its whole context when None.
     """
 
     quantize: str | None = None
@@ -151,6 +153,7 @@ class Loading:
     attention: str = "device"
     rounds_activations: Callable[[int], str] | None = None
     division: Division | None = None
+    max_model_len: int | None = None
 
     def quantizer(self, port: Port, quantization: str | None) -> WeightQuantizer:
         """Quantises plain matrices to "4bit" or "8bit", or leaves them as they are."""
@@ -209,7 +212,8 @@ def load_network(
         )
     quantizer = plan.quantizer(port, plan.quantize) if has_caches and plan.has_quantized(port) else None
     tokenizer = load_tokenizer(model)
-    weights = load_checkpoint(model, port.name, port.device, port.float_dtype, quantizer, plan.part(port))
+    where = port.name, port.device, port.float_dtype
+    weights = load_checkpoint(model, *where, quantizer, plan.part(port), plan.max_model_len)
     return plan.network(port, loader, weights), tokenizer
 
 
@@ -217,7 +221,7 @@ def random_network(
     port: Port, config: ModelConfig, plan: Loading = AS_STORED
 ) -> tuple[Any, RandomCheckpoint]:
     """Week 3's network of this shape with random weights, and where they come from."""
-    part = plan.part(port)
+    part, config = plan.part(port), replace(config, max_model_len=plan.max_model_len)
     checkpoint = RandomCheckpoint(
         config if part is None else part.config(config), port.backend_module, port.float_dtype, port.device
     )
@@ -243,6 +247,7 @@ def load_checkpoint(
     dtype: str = "auto",
     quantizer: WeightQuantizer | None = None,
     part: Part | None = None,
+    max_model_len: int | None = None,
 ) -> Checkpoint:
     """Read a model's weights onto a device, each moved and converted once.
 
@@ -253,6 +258,7 @@ def load_checkpoint(
         dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
         quantizer: keeps quantised weights quantised, and may quantise plain ones; None dequantises.
         part: what this rank reads and holds; the whole model when None.
+        max_model_len: see `Loading`.
 
     Raises:
         CheckpointError: the folder is unusable, or the weights have other bits than `quantizer` asks for; every header
@@ -265,7 +271,7 @@ def load_checkpoint(
     if dtype not in backend_module.DTYPES:
         raise ValueError(f"dtype {dtype!r}: choose auto, {', '.join(backend_module.DTYPES)}")
     model_files = find_model(model)
-    config, found = model_files.config(), model_files.headers()
+    config, found = replace(model_files.config(), max_model_len=max_model_len), model_files.headers()
     headers = used_tensors(found, config)
     lines = unused_line(model_files.path, [name for name in found if name not in headers])
     tied, config = config, with_saved_head(config, headers, model_files.numbers)

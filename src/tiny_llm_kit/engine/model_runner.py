@@ -57,7 +57,7 @@ class ModelRunner:
         self.pads_to_sizes = pad_last == "chunk"
         self._create_batch_cache = create_batch_cache
         self.num_hidden_layers = model.num_hidden_layers
-        self.max_model_len, self.vocab_size = model.config.max_position_embeddings, model.config.vocab_size
+        self.max_model_len, self.vocab_size = model.config.context, model.config.vocab_size
 
     def create_kv_cache(self, max_seq_len: int | None = None) -> list:
         return self.model.create_kv_cache(max_seq_len)

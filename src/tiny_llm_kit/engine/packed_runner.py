@@ -156,7 +156,7 @@ class PackedRunner:
         self.num_blocks, self.block_size = num_blocks, block_size
         self.sampler, self.sampled, self.on_logits = sampler, sampled, on_logits
         self.num_hidden_layers = model.num_hidden_layers
-        self.max_model_len, self.vocab_size = model.config.max_position_embeddings, model.config.vocab_size
+        self.max_model_len, self.vocab_size = model.config.context, model.config.vocab_size
         self._create_kv_pools = create_kv_pools
         self.pools = pools = create_kv_pools(model, num_blocks, block_size)
         self.make_moves: Callable[[list[Move]], object] = lambda moves: None  # see `ColdStore`

@@ -47,7 +47,7 @@ def keep_compiled(port: Port) -> None:
 
 
 def shapes_without_buckets(
-    names: ServingPackage, most: int, max_num_seqs: int, pad_block: int, block_size: int
+    names: ServingPackage, most: int, max_num_seqs: int, longest: int, pad_block: int, block_size: int
 ) -> list[PackedBatch]:
     """Batches that warm up graphs for any number of rows: one row, several, and as many as a step has.
 
@@ -58,10 +58,14 @@ def shapes_without_buckets(
         names: of the solution's `serving`.
         most: tokens of a step.
         max_num_seqs: requests of a step.
+        longest: tokens of a prompt, at most: a position beyond them is in no table.
     """
     # Three keys with the row itself: a compiler takes a size of 1 for a constant.
     decodes = [[(1, 2)] * count for count in {1, min(2, max_num_seqs)}]
-    chunks = [[(count, 0)] for count in {min(2, most), most}]
+    chunks = [
+        [(min(longest, count - start), 0) for start in range(0, count, longest)]
+        for count in {min(2, most), most}
+    ]
     return [pad_batch(names, pad_block, block_size, requests) for requests in decodes + chunks]
 
 
@@ -143,8 +147,9 @@ class StepShapes:
                 runner.warm_up_on(self._free_shapes(), on_progress)
 
     def _free_shapes(self) -> list[PackedBatch]:
-        most, rows = self.limits.max_num_batched_tokens, self.options.max_num_seqs
-        return shapes_without_buckets(self.names, most, rows, self.num_blocks, self.options.block_size)
+        options, limits = self.options, self.limits
+        sizes = limits.max_num_batched_tokens, options.max_num_seqs, limits.max_model_len
+        return shapes_without_buckets(self.names, *sizes, self.num_blocks, options.block_size)
 
     @property
     def num_shapes(self) -> int:

@@ -64,6 +64,7 @@ class ModelConfig:
     Args:
         attention_bias, mlp_bias: whether these projections have biases; `biases` lists them.
         max_position_embeddings: the model's context, with that of a scaled RoPE.
+        max_model_len: tokens that are read, where these are fewer, see `context`; not a field of the file.
         sliding_window: window in tokens, the query's own included; None if no layer has one.
         layer_types: "full_attention" or "sliding_attention" for each layer; if empty, all are full.
         mixture: the layers whose MLP is a mixture of experts; None without any.
@@ -94,6 +95,7 @@ class ModelConfig:
     mixture: Mixture | None = None
     dtype: str | None = None
     quantization: Quantization | None = None
+    max_model_len: int | None = field(default=None, compare=False)
 
     def __post_init__(self):
         known = ", ".join(ARCHITECTURES)
@@ -123,6 +125,11 @@ class ModelConfig:
             require(f"layer_types[{index}]", kind, kind in (FULL, SLIDING), f"{FULL} or {SLIDING}")
         if window is not None or SLIDING in types:
             require("sliding_window", window, _is_count(window), f"a whole number from 1 to {LARGEST_COUNT}")
+
+    @property
+    def context(self) -> int:
+        """The tokens that are read at most, and so the positions that RoPE has tables for."""
+        return min(self.max_position_embeddings, self.max_model_len or self.max_position_embeddings)
 
     @property
     def head_norms(self) -> bool:

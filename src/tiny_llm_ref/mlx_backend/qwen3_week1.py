@@ -92,7 +92,7 @@ class Qwen3ModelWeek1:
         table = checkpoint.weight("model.embed_tokens.weight", vocab_size, hidden_size)
         self.embedding = Embedding(vocab_size, hidden_size, table)
         # All layers rotate by the same angles, so they share one pair of tables.
-        rope = RoPE(config.head_dim, config.max_position_embeddings, config.rope_theta)
+        rope = RoPE(config.head_dim, config.context, config.rope_theta)
         self.layers = [_layer(checkpoint, index, rope) for index in range(config.num_hidden_layers)]
         norm = checkpoint.weight("model.norm.weight", hidden_size)
         self.norm = RMSNorm(hidden_size, norm, config.rms_norm_eps)

@@ -183,8 +183,7 @@ class Qwen3ModelWeek2:
 
     def create_kv_cache(self, max_seq_len: int | None = None) -> list[TinyKvFullCache]:
         """An empty cache for each layer, for at most `max_seq_len` tokens; the model's whole context when None."""
-        limit = self.config.max_position_embeddings
-        length = limit if max_seq_len is None else min(max_seq_len, limit)
+        length = min(max_seq_len or self.config.context, self.config.context)
         return [TinyKvFullCache(length) for _ in self.layers]
 
     def __call__(

@@ -34,7 +34,8 @@ class Speculation:
         proposer: Any,
     ):
         self.names, self.policy, self.config, self.proposer = names, options.policy, config, proposer
-        most, context = config.num_speculative_tokens, min(CONTEXT, limits.max_model_len // 2)
+        half = limits.max_model_len // 2
+        most, context = min(config.num_speculative_tokens, half), min(CONTEXT, half)
         self.costs = measured_row_costs(names, runner, options.max_num_seqs, most, context)
         self.counts = names.SpeculationCounts()
 
@@ -74,7 +75,7 @@ def draft_model(
         )
     shapes = StepShapes(port, port.serving, options, limits, target.num_blocks)
     runner = shapes.new_runner(network)
-    runner.max_model_len = min(runner.max_model_len, network.config.max_position_embeddings)
+    runner.max_model_len = min(runner.max_model_len, network.config.context)
     if shapes.is_compiled:
         shapes.warm_up(runner)
     return DraftModel(port.serving, runner, limits.max_num_batched_tokens)
