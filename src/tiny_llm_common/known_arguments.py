@@ -4,7 +4,9 @@ The table is `vllm_arguments.txt`.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
 from functools import wraps
 from os import PathLike
 from pathlib import Path
@@ -47,6 +49,12 @@ def without_known(given: Mapping[str, Any], table: Table) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name not in table}
 
 
+def no_argument(name: str, known: Iterable[str]) -> TypeError:
+    """The error for an argument that does not exist; it names the one that is most alike."""
+    alike = get_close_matches(name, list(known), 1, cutoff=0.45)
+    return TypeError(f"there is no argument {name}" + "".join(f": do you mean {each}?" for each in alike))
+
+
 def rows_of(kind: str) -> Iterator[tuple[str, tuple[Any, ...], str]]:
     """The rows of one kind of `vllm_arguments.txt`: each name, the values that change nothing, and the reason."""
     for line in TABLES.read_text(encoding="utf-8").splitlines():
@@ -70,7 +78,10 @@ def takes_known(of: Table) -> Callable[[type[T]], type[T]]:
 
         @wraps(made)
         def init(self: T, *arguments: Any, **given: Any) -> None:
-            made(self, *arguments, **without_known(given, of))
+            kept, known = without_known(given, of), [each.name for each in fields(kind)]  # type: ignore[arg-type]
+            for name in kept.keys() - known:
+                raise no_argument(name, known)
+            made(self, *arguments, **kept)
 
         kind.__init__ = init
         return kind

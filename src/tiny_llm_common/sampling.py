@@ -89,10 +89,10 @@ class SamplingParams:
             self.temperature != 0 and not 1e-6 <= self.temperature < math.inf
         ):
             raise ValueError(
-                f"temperature is {self.temperature}: give 0 (greedy) or a number of at least 1e-6"
+                f"temperature is {self.temperature!r}: give a number: 0 (greedy), or at least 1e-6"
             )
         if self.top_p is not None and not (_is_number(self.top_p) and 0 < self.top_p <= 1):
-            raise ValueError(f"top_p is {self.top_p}: give a number above 0 and at most 1, or None for off")
+            raise ValueError(f"top_p is {self.top_p!r}: give a number above 0 and at most 1, or None for off")
         self._check_whole("top_k", -1, "a whole number; None, 0 or -1 for off")
         self._check_whole("max_tokens", 1, "at least 1 token, or None")
         self._check_whole("seed", 0, "a whole number from 0 to 2⁶³ - 1, or None", largest=2**63 - 1)
@@ -107,7 +107,7 @@ class SamplingParams:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: give True or False")
         # Frozen, and comparable whatever was given.
         object.__setattr__(self, "stop", _strings(self.stop))
-        object.__setattr__(self, "top_k", None if self.top_k == -1 else self.top_k)
+        object.__setattr__(self, "top_k", None if self.top_k in (-1, 0) else self.top_k)
         self._check_logits()
         self._check_end()
 
@@ -118,10 +118,10 @@ class SamplingParams:
             ("min_p", 0, 1),
         ):
             if not (_is_number(value := getattr(self, name)) and smallest <= value <= largest):
-                raise ValueError(f"{name} is {value}: give a number from {smallest} to {largest}")
+                raise ValueError(f"{name} is {value!r}: give a number from {smallest} to {largest}")
         if not (_is_number(self.repetition_penalty) and 0 < self.repetition_penalty < math.inf):
             raise ValueError(
-                f"repetition_penalty is {self.repetition_penalty}: give a number above 0; 1 is off"
+                f"repetition_penalty is {self.repetition_penalty!r}: give a number above 0; 1 is off"
             )
         if self.logit_bias is not None:
             object.__setattr__(self, "logit_bias", _biases(self.logit_bias))

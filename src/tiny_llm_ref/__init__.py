@@ -7,10 +7,10 @@ def __getattr__(name: str):
         from tiny_llm_kit import llm_class
 
         return llm_class(__name__)
-    if name == "SamplingParams":
-        from .serving import SamplingParams
+    if name in ("SamplingParams", "StructuredOutputsParams"):
+        from . import serving
 
-        return SamplingParams
+        return getattr(serving, name)
     if name in ("RequestOutput", "TextPrompt", "TokensPrompt"):
         from tiny_llm_kit.engine import outputs
 

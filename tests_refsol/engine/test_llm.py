@@ -201,6 +201,34 @@ def test_further_arguments_of_a_call(make):
         llm.generate(["a"], SIX, lora_requests=None)
 
 
+WRONG_CALLS = [
+    (lambda llm: llm.generate("hi", {"max_tokens": 3}), "sampling_params is {'max_tokens': 3}: give SamplingParams"),
+    (lambda llm: llm.generate("hi", 0.7), "sampling_params is 0.7: give SamplingParams"),
+    (lambda llm: llm.generate(["hi"], "x"), "sampling_params is 'x': give SamplingParams"),
+    (lambda llm: llm.generate(None), "prompts is None: give a text, token ids, or a list of these"),
+    (lambda llm: llm.generate("hi", max_tokens=3), "there is no argument max_tokens: SamplingParams has"),
+    (lambda llm: llm.chat("Hello"), "messages is 'Hello': give a list of {\"role\": \"user\", \"content\": "),
+    (lambda llm: llm.chat(["Hello"]), "messages is ['Hello']: give a list of {\"role\""),
+    (lambda llm: llm.chat({"role": "user", "content": "a"}), "messages is {'role': 'user', 'content': 'a'}: give"),
+    (lambda llm: llm.chat([{"role": "bot", "content": "a"}]), "messages: role is 'bot': give system, developer, user"),
+    (lambda _: tiny_llm_ref.LLM(gpu_mem=0.5), "there is no argument gpu_mem: do you mean gpu_memory_utilization?"),
+    (lambda _: tiny_llm_ref.LLM(quantize="4bit"), "there is no argument quantize: do you mean quantization?"),
+    (lambda _: SamplingParams(temprature=1), "there is no argument temprature: do you mean temperature?"),
+    (lambda _: SamplingParams(temperature="0.5"), "temperature is '0.5': give a number: 0 (greedy), or"),
+]  # fmt: skip
+
+
+def test_a_wrong_call_is_one_line_that_says_what_to_give(make):
+    llm = make()
+    for call, says in WRONG_CALLS:
+        with pytest.raises((ValueError, TypeError)) as error:
+            call(llm)
+        assert str(error.value).startswith(says) and "\n" not in str(error.value)
+    assert SamplingParams(top_k=0) == SamplingParams(top_k=-1) == SamplingParams(top_k=None), "off"
+    for package in (tiny_llm, tiny_llm_ref):
+        assert package.StructuredOutputsParams(choice=["a"]).choice
+
+
 def test_variables_of_the_template_reach_it(make, monkeypatch):
     llm = make()
     template = ChatTemplate({"default": "{{ tools | tojson }}{{ enable_thinking }}"}, Path("a"), {})

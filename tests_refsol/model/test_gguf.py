@@ -173,6 +173,13 @@ def test_scaling_is_in_the_header(folder, kind):
     assert scaling.frequencies[0] == 0.25
 
 
+def test_one_number_for_all_layers_may_stand_there_for_each(folder):
+    plain = find_model(write_gguf(folder, folder / "model.gguf")).config()
+    heads = {"head_count": [plain.num_attention_heads] * 2, "head_count_kv": [plain.num_key_value_heads] * 2}
+    keys = {f"llama__attention__{name}": numbers for name, numbers in heads.items()}
+    assert find_model(write_gguf(folder, folder / "lists.gguf", **keys)).config() == plain
+
+
 def test_the_parts_of_a_split_file_are_one_model(folder):
     """The first one is named; its tensors and those of the others are together."""
     whole = write_gguf(folder, folder / "model.gguf")
@@ -256,6 +263,7 @@ def test_a_bad_file_gets_one_line(folder):
         ({"llama__embedding_length": 128}, "tensor 'token_embd.weight' has shape (70, 64), and the"),
         ({"llama__rope__dimension_count": 8}, "rope.dimension_count is 8 and must be the size of a head, 16"),
         ({"llama__rope__scaling__type": "longrope"}, "rope_scaling.rope_type is 'longrope' and must be"),
+        ({"llama__attention__head_count_kv": [2, 1]}, "llama.attention.head_count_kv is [2, 1] and must be a whole"),
         ({"split__count": "two"}, "split.count is 'two' and must be a number of files"),
     ],
 )  # fmt: skip

@@ -49,6 +49,12 @@ def test_the_ids_are_those_of_llama_cpp(name):
     assert wrong == []
 
 
+def test_qwens_that_learned_from_deepseek_split_texts_as_qwen_does():
+    distilled = gguf_tokenizer(header("qwen2", pre="deepseek-r1-qwen"), FILE)
+    for text, ids in zip(GOLDENS["texts"], GOLDENS["tokenizers"]["qwen2"]["ids"], strict=True):
+        assert distilled.encode(text, add_special_tokens=False) == ids
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_the_text_comes_back_as_from_llama_cpp(name):
     """Whole and streamed. What llama.cpp loses (bytes that a vocabulary lacks) is lost here too."""

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from os import PathLike
 from typing import Any
 
+from ..model.files import shown
 from ..model.quantization import QUANTIZATIONS
 from ..solution_types import AnswerSequence, Network, SamplingParams
 from .backends.installation import backend_of_environment, default_port
@@ -189,12 +190,11 @@ class LLM:
             CheckpointError: the model has no chat template, or it fails on these messages.
             ValueError: a message has no text.
         """
-        is_single = not messages or isinstance(messages[0], Mapping)
         render = self.engine.tokenizer.apply_chat_template
         names = {**(chat_template_kwargs or {}), **({"tools": tools} if tools else {})}
         prompts = [
             render(conversation, add_generation_prompt, **names)
-            for conversation in ([messages] if is_single else messages)
+            for conversation in conversations_of(messages)
         ]
         check_call(vllms)
         return self._served(self._requests(prompts, sampling_params), use_tqdm)
@@ -247,7 +247,12 @@ class LLM:
     def _params_of(self, params: SamplingParams, count: int) -> list[Any]:
         """One value per prompt, with the default instead of None."""
         names = self.engine.names
-        listed = list(params) if isinstance(params, Sequence) else [params] * count
+        is_list = isinstance(params, Sequence) and not isinstance(params, str)
+        listed = list(params) if is_list else [params] * count
+        if wrong := [each for each in listed if not isinstance(each, names.SamplingParams | None)]:
+            raise ValueError(
+                f"sampling_params is {shown(wrong[0])}: give SamplingParams(max_tokens=…), or a list of these"
+            )
         if len(listed) != count:
             raise ValueError(
                 f"{len(listed)} sampling_params for {count} prompts: give one for all, or one each"
@@ -321,10 +326,21 @@ def check_quantization(name: str, value: str | None) -> None:
         raise ValueError(f"{name} is {value!r}: choose {' or '.join(QUANTIZATIONS)}, or None")
 
 
+def conversations_of(messages: Any) -> Sequence[Any]:
+    """A list of conversations: a list of messages is one."""
+    is_list = isinstance(messages, Sequence) and not any(isinstance(each, str) for each in messages)
+    if not is_list:
+        raise ValueError(f'messages is {shown(messages)}: give a list of {{"role": "user", "content": …}}')
+    is_single = not messages or isinstance(messages[0], Mapping)
+    return [messages] if is_single else messages
+
+
 def as_list(prompts: Any) -> list[Any]:
     """A list of prompts: a text, an object or a list of token ids is one prompt."""
     if isinstance(prompts, str | Mapping):
         return [prompts]
+    if not hasattr(prompts, "__iter__"):
+        raise ValueError(f"prompts is {shown(prompts)}: give a text, token ids, or a list of these")
     listed = list(prompts)
     is_prompt = all(isinstance(part, int) or getattr(part, "shape", None) == () for part in listed)
     return [listed] if listed and is_prompt else listed

@@ -5,16 +5,20 @@
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import fields
 from os import PathLike
 from typing import Any
 
-from tiny_llm_common.known_arguments import check_argument, rows_of, table, without_known
+from tiny_llm_common.known_arguments import check_argument, no_argument, rows_of, table, without_known
+
+from .engine_options import EngineOptions
 
 # Arguments of `LLM`, of its methods `generate` and `chat`, and flags of `vllm serve` besides those of `LLM`.
 ARGUMENTS, CALL_ARGUMENTS, SERVER_ARGUMENTS = map(table, ("llm", "call", "serve"))
 ALONE = frozenset(
     name.rstrip("!") for kind in ("llm", "serve") for name, *_ in rows_of(kind) if name.endswith("!")
 )
+OF_LLM = ("model", "quantization", "head_quantization", "backend", "device", "dtype")
 RENAMED = {"num_gpu_blocks_override": "num_blocks"}
 DTYPES = {"half": "float16", "float": "float32"}  # vLLM's shorter names
 
@@ -28,10 +32,14 @@ def without_vllms(model: str | PathLike[str], options: Mapping[str, Any]) -> dic
         model: what `LLM` was asked for; a `tokenizer` must be the same.
 
     Raises:
+        TypeError: neither has an argument.
         ValueError: an argument of vLLM's has a value that would change something.
     """
     known = {**ARGUMENTS, "tokenizer": ((str(model),), "the tokenizer is the model's own")}
     kept = without_known(options, known)
+    ours = {*OF_LLM, *RENAMED, *(each.name for each in fields(EngineOptions))}
+    for name in kept.keys() - ours:
+        raise no_argument(name, ours)
     if ignored := options.keys() - kept.keys():
         warnings.warn(f"LLM: no effect here: {', '.join(sorted(ignored))}", stacklevel=3)
     return {RENAMED.get(name, name): value for name, value in kept.items() if value is not None}
@@ -52,5 +60,5 @@ def check_call(given: Mapping[str, Any]) -> None:
     """
     for name, value in given.items():
         if name not in CALL_ARGUMENTS:
-            raise TypeError(f"there is no argument {name}")
+            raise TypeError(f"there is no argument {name}: SamplingParams has what concerns an answer")
         check_argument(name, value, *CALL_ARGUMENTS[name])

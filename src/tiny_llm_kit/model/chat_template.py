@@ -15,6 +15,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from .files import CheckpointError, Json, read_optional_json, shown
 
+ROLES = ("system", "developer", "user", "assistant", "tool")
 OTHER_PARTS = ("image_url", "input_audio", "audio_url", "video_url", "file", "refusal", "image_embeds")
 
 
@@ -23,6 +24,8 @@ def why_not_read(message: Json) -> str | None:
     role, content = message.get("role"), message.get("content")
     if role == "function":
         return 'the role function is not supported: use its newer form, "tool" with tool_call_id'
+    if role not in ROLES:
+        return f"role is {shown(role)}: give {', '.join(ROLES)}"
     if "content" not in message and not message.get("tool_calls"):
         return "content is missing: give a text"
     parts = (

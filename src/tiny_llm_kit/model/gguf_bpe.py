@@ -36,6 +36,7 @@ SPLITS = {
     "gpt-2": [GPT2],
     "default": [r"[\p{P}$+<=>^~|]+", GPT2, r"\p{N}+", "[0-9]{3}"],
 }
+SPLITS["deepseek-r1-qwen"] = SPLITS["qwen2"]
 
 
 def gguf_bpe(fields: Json, tokens: dict[str, int]) -> Tokenizer:

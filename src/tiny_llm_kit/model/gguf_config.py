@@ -62,7 +62,7 @@ def gguf_config(file: GgufFile) -> ModelConfig:
 def _fields(file: GgufFile, name: str) -> Json:
     """The header as the fields of `config.json`."""
     header: Json = {key.removeprefix(f"{name}."): _short(value) for key, value in file.fields.items()}
-    data = {field: header[key] for field, key in KEYS.items() if key in header}
+    data = {field: _of_all_layers(header[key]) for field, key in KEYS.items() if key in header}
     count, most = data.get("num_hidden_layers"), len(file.tensors)
     is_count = type(count) is int and 1 <= count <= most
     require("num_hidden_layers", count, is_count, f"a whole number from 1 to {most}, the number of tensors")
@@ -84,6 +84,11 @@ def _fields(file: GgufFile, name: str) -> Json:
     }
     _check_head(data, header)
     return data
+
+
+def _of_all_layers(value: object) -> object:
+    """A list with one number for each layer as that number, if it is the same in all."""
+    return value[0] if isinstance(value, list) and value and value.count(value[0]) == len(value) else value
 
 
 def _short(value: object) -> object:
