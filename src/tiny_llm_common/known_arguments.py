@@ -5,7 +5,6 @@ The table is `vllm_arguments.txt`.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
 from os import PathLike
@@ -78,8 +77,8 @@ def takes_known(of: Table) -> Callable[[type[T]], type[T]]:
 
         @wraps(made)
         def init(self: T, *arguments: Any, **given: Any) -> None:
-            kept, known = without_known(given, of), [each.name for each in fields(kind)]  # type: ignore[arg-type]
-            for name in kept.keys() - known:
+            kept, known = without_known(given, of), vars(kind)["__dataclass_fields__"]
+            for name in kept.keys() - known.keys():
                 raise no_argument(name, known)
             made(self, *arguments, **kept)
 

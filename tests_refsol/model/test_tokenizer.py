@@ -85,18 +85,16 @@ def test_the_vocabulary_counts_added_tokens(tokenizer, bpe):
     assert tokenizer.vocab_size == 298 == max(bpe.get_vocab().values()) + 1
 
 
-def test_what_a_training_run_saved_changes_no_prompt(folder, edit):
+def test_what_a_training_run_saved_changes_no_prompt(folder, bpe):
     """Truncation would cut a prompt, and padding fill it up, without a word; transformers resets both."""
-    text, truncation = "a queue of requests waits", {"strategy": "LongestFirst", "stride": 0}
-    expected, padding = (
-        load_tokenizer(str(folder)).encode(text),
-        {"pad_id": 0, "pad_type_id": 0, "pad_token": "!"},
+    text, expected = (
+        "a queue of requests waits",
+        load_tokenizer(str(folder)).encode("a queue of requests waits"),
     )
-    edit("tokenizer.json", truncation=truncation | {"direction": "Right", "max_length": 2})
-    assert load_tokenizer(str(folder)).encode(text) == expected
-    fixed = padding | {"strategy": {"Fixed": 64}, "direction": "Left", "pad_to_multiple_of": None}
-    edit("tokenizer.json", truncation=None, padding=fixed)
-    assert load_tokenizer(str(folder)).encode(text) == expected
+    for name, size in (("enable_truncation", {"max_length": 2}), ("enable_padding", {"length": 64})):
+        getattr(saved := Bpe.from_str(bpe.to_str()), name)(**size)
+        saved.save(str(folder / "tokenizer.json"))
+        assert load_tokenizer(str(folder)).encode(text) == expected
 
 
 def test_the_beginning_is_not_written_twice(folder, edit, bpe):

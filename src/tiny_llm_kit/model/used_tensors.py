@@ -38,7 +38,8 @@ def used_tensors(headers: Mapping[str, TensorInfo], config: ModelConfig) -> dict
     asked = _Asked(config)
     for index in range(min(config.num_hidden_layers, len(headers))):
         layer_weights(asked, index, lambda weight, bias: None)
-    names = {name for name in headers if _asked_name(name) in asked.names}
+    places = {name: place_of(name) for name in headers}
+    names = {name for name, at in places.items() if (at.stack if at else model_name(name)) in asked.names}
     quantized = (name for name in names if headers[name].dtype == "U32")
     names |= {part for name in quantized for part in parts(name)}
     used = {name: info for name, info in headers.items() if name in names}
@@ -55,11 +56,6 @@ def used_tensors(headers: Mapping[str, TensorInfo], config: ModelConfig) -> dict
     return used
 
 
-def _asked_name(name: str) -> str:
-    place = place_of(name)
-    return model_name(name) if place is None else place.stack
-
-
 def unused_line(path: Path, names: Iterable[str]) -> list[str]:
     """A line about tensors that no layer reads, without buffers; nothing if there are no others.
 
@@ -68,8 +64,7 @@ def unused_line(path: Path, names: Iterable[str]) -> list[str]:
     unused = [name for name in names if not BUFFER.fullmatch(name)]
     if not unused:
         return []
-    first, more = ", ".join(unused[:NAMED]), len(unused) - NAMED
+    named = ", ".join([*unused[:NAMED], *["…"] * (len(unused) > NAMED)])
     return [
-        f"{path}: {len(unused)} tensors belong to no layer that config.json describes, and are not used: {first}"
-        + f" and {more} more" * (more > 0)
+        f"{path}: {len(unused)} tensors belong to no layer that config.json describes, and are not used: {named}"
     ]
