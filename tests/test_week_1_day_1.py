@@ -1,9 +1,11 @@
 """Week 1 Day 1: attention. Oracle: NumPy in float64."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from support.close import assert_close
+from support.close import assert_close, recognised
 
 BATCHES = [(), (3,), (2, 3), (2, 1, 3)]
 
@@ -49,6 +51,16 @@ def test_softmax_keeps_the_type(b, rng):
     """bf16 in, bf16 out: an accelerator would otherwise pay for a silent float32 copy."""
     x = b.array(rng.normal(size=(2, 3)), "bfloat16")
     assert b.softmax(x, -1).dtype == x.dtype, "softmax must return the type that it was given"
+
+
+@pytest.mark.task("1.1.1")
+def test_softmax_leaves_its_input_alone(b, rng):
+    """The scores belong to the caller, who may still need them."""
+    scores = rng.normal(size=(2, 5))
+    x = b.array(scores)
+    b.numpy(b.softmax(x, -1))
+    idea = "softmax changed the caller's scores: write x = x - …, since x -= … changes x itself"
+    assert_close(b.numpy(x), scores, idea=idea)
 
 
 @pytest.mark.task("1.1.2")
@@ -125,34 +137,82 @@ def test_attention_never_reads_a_hidden_value(b, rng):
     assert_close(run(value), run(other), idea="a key whose mask is -inf must get weight 0")
 
 
-@pytest.mark.task("1.1.4")
-@pytest.mark.parametrize("num_heads", [1, 2, 3])
-def test_multi_head_attention_equals_numpy(b, rng, num_heads):
-    """Head h uses rows h·D … (h+1)·D of wq, wk and wv; wo mixes the joined heads; scale 1/√D of the head."""
-    B, L, E = 2, 5, 12
-    query, key, value = rng.normal(size=(3, B, L, E))
-    wq, wk, wv, wo = rng.normal(size=(4, E, E))
-    mask = np.where(rng.random((L, L)) < 0.3, -1e9, 0.0)
+def split64(x, num_heads):
+    return x.reshape(*x.shape[:2], num_heads, -1).swapaxes(1, 2)
 
-    def split(x, w):
-        return (x @ w.T).reshape(B, L, num_heads, -1).swapaxes(1, 2)
 
-    heads = attention64(split(query, wq), split(key, wk), split(value, wv), mask=mask)
-    expected = heads.swapaxes(1, 2).reshape(B, L, E) @ wo.T
-    layer = b.SimpleMultiHeadAttention(E, num_heads, *map(b.array, (wq, wk, wv, wo)))
-    actual = layer(b.array(query), b.array(key), b.array(value), mask=b.array(mask))
-    idea = (
-        "split (B, L, H·D) into (B, L, H, D) first, then bring the heads forward; join them the same way back"
-    )
-    assert_close(b.numpy(actual), expected, atol=1e-4, rtol=1e-4, idea=idea)
+def join64(heads):
+    return heads.swapaxes(1, 2).reshape(len(heads), heads.shape[2], -1)
+
+
+def reshaped(x, num_heads):
+    return x.reshape(len(x), num_heads, x.shape[1], -1)
+
+
+def joined_as_they_are(heads):
+    return heads.reshape(len(heads), heads.shape[2], -1)
+
+
+def layer64(inputs, weights, num_heads, mask=0.0, scale=None, split=split64, join=join64, turn=np.transpose):
+    """Multi-head attention; other values of `split`, `join` and `turn` are wrong ideas."""
+    *projections, wo = weights
+    heads = (split(x @ turn(w), num_heads) for x, w in zip(inputs, projections, strict=True))
+    return join(attention64(*heads, scale, mask)) @ turn(wo)
+
+
+def assert_multi_head(b, inputs, weights, num_heads, mask=None) -> None:
+    """Compare with `layer64`; the message names the wrong layer that computes the same numbers."""
+    query, key, value = inputs
+    wq, wk, wv, wo = weights
+    E = len(wo)
+    options = {
+        "inputs": inputs,
+        "weights": weights,
+        "num_heads": num_heads,
+        "mask": 0.0 if mask is None else mask,
+    }
+    wrong = {
+        "keys and values come from `query`: each of the three inputs has its own projection": {
+            "inputs": (query, query, query)
+        },
+        "the keys come from `query`; they are wk times `key`": {"inputs": (query, query, value)},
+        "the values come from `key`; they are wv times `value`": {"inputs": (query, key, key)},
+        "the values come from `query`; they are wv times `value`": {"inputs": (query, key, query)},
+        "`key` and `value` are exchanged": {"inputs": (query, value, key)},
+        "wk and wv are exchanged": {"weights": (wq, wv, wk, wo)},
+        "wq and wk are exchanged": {"weights": (wk, wq, wv, wo)},
+        "wq projects all three inputs; keys have wk, and values wv": {"weights": (wq, wq, wq, wo)},
+        "wo is missing: it mixes the joined heads": {"weights": (wq, wk, wv, np.eye(E))},
+        "the weights are not transposed: use `linear`, one row per output": {"turn": np.asarray},
+        "the mask is lost on its way to attention": {"mask": 0.0},
+        "the scale is 1/√E; it is 1/√D, with the D of one head": {"scale": E**-0.5},
+        "all E numbers are one head: num_heads does nothing": {"num_heads": 1},
+        "split (B, L, H·D) into (B, L, H, D) first, then bring the heads forward": {"split": reshaped},
+        "split (B, L, H·D) into (B, L, H, D) first, then bring the heads forward; the same way back": {
+            "split": reshaped,
+            "join": joined_as_they_are,
+        },
+        "bring the heads back behind the tokens before you join them": {"join": joined_as_they_are},
+        "rows h·D to (h+1)·D - 1 belong to head h: split into (H, D), not into (D, H)": {
+            "split": lambda x, H: x.reshape(*x.shape[:2], -1, H).transpose(0, 3, 1, 2)
+        },
+    }
+    idea = "project, split into heads, attend with 1/√D of a head, join, project with wo"
+    layer = b.SimpleMultiHeadAttention(E, num_heads, *map(b.array, weights))
+    actual = b.numpy(layer(*map(b.array, inputs), mask=None if mask is None else b.array(mask)))
+    idea = recognised(actual, {name: partial(layer64, **(options | wrong[name])) for name in wrong}, idea)
+    assert_close(actual, layer64(**options), atol=1e-4, rtol=1e-4, idea=idea)
 
 
 @pytest.mark.task("1.1.4")
 def test_multi_head_attention_keeps_query_key_and_value_apart(b, rng):
-    """Keys come from `key` and values from `value`: swapping them changes the result."""
-    query, key, value = rng.normal(size=(3, 1, 3, 4))
-    wq, wk, wv, wo = rng.normal(size=(4, 4, 4))
-    layer = b.SimpleMultiHeadAttention(4, 1, *map(b.array, (wq, wk, wv, wo)))
-    actual = layer(*map(b.array, (query, key, value)))
-    expected = attention64(query @ wq.T, key @ wk.T, value @ wv.T) @ wo.T
-    assert_close(b.numpy(actual), expected, atol=1e-4, idea="each input goes through its own projection")
+    """Keys come from `key` and values from `value`, each through its own projection: here one head, and no mask."""
+    assert_multi_head(b, rng.normal(size=(3, 1, 3, 4)), rng.normal(size=(4, 4, 4)), 1)
+
+
+@pytest.mark.task("1.1.4")
+@pytest.mark.parametrize("num_heads", [1, 2, 3])
+def test_multi_head_attention_equals_numpy(b, rng, num_heads):
+    """Head h uses rows h·D … (h+1)·D of wq, wk and wv; wo mixes the joined heads; scale 1/√D of the head."""
+    mask = np.where(rng.random((5, 5)) < 0.3, -1e9, 0.0)
+    assert_multi_head(b, rng.normal(size=(3, 2, 5, 12)), rng.normal(size=(4, 12, 12)), num_heads, mask)

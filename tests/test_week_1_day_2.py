@@ -82,10 +82,9 @@ def test_positions_of_a_slice(b, start):
 @pytest.mark.task("1.2.2")
 def test_positions_of_one_slice_a_row(b):
     """Row i of the batch takes the i-th slice: requests of a batch are at different places."""
+    idea = "a list has a slice for each row: make (B, L) positions of their starts and stops, in its order"
     actual = positions_of(b, b.RoPE(4, 9), [slice(6, 8), slice(0, 2), slice(3, 5)], 3, 2)
-    assert_close(
-        actual, [[6, 7], [0, 1], [3, 4]], idea="each row has its own slice, in the order of the list"
-    )
+    assert_close(actual, [[6, 7], [0, 1], [3, 4]], idea=idea)
 
 
 @pytest.mark.task("1.2.2")
@@ -165,9 +164,16 @@ def test_positions_refuse_a_wrong_number_of_slices(b, count):
 def test_rope_equals_numpy(b, rng, traditional, shape):
     """Every pair turns by its angle; traditional pairs are (2i, 2i+1), the others (i, i + D/2)."""
     x = rng.normal(size=shape)
-    actual = b.numpy(b.RoPE(shape[-1], 40, 1000, traditional)(b.array(x)))
     pairs = "(2i, 2i+1)" if traditional else "(i, i + D/2)"
-    idea = f"traditional={traditional} turns the pairs {pairs}; all heads of a token turn alike"
+    idea = (
+        f"traditional={traditional} turns the pairs {pairs} and puts them back at their places; "
+        "cos and sin get an axis for the heads, which turn alike"
+    )
+    actual = b.numpy(b.RoPE(shape[-1], 40, 1000, traditional)(b.array(x)))
+    if np.allclose(actual, rope64(x, np.arange(shape[1]), 1000, not traditional), atol=1e-4):
+        idea = (
+            f"traditional={traditional} turned the pairs of traditional={not traditional}: it turns {pairs}"
+        )
     assert_close(actual, rope64(x, np.arange(shape[1]), 1000, traditional), atol=1e-4, idea=idea)
 
 
@@ -244,10 +250,13 @@ def test_rope_turns_each_row_to_its_own_positions(b, rng, traditional):
     starts = np.array([17, 0, 38])
     positions = starts[:, None] + np.arange(2)
     expected = rope64(x, positions, traditional=traditional)
+    idea = (
+        "row i of the batch turns by its own positions: cos and sin of (B, L, D/2) get an axis for the heads"
+    )
     by_slices = b.numpy(rope(b.array(x), [slice(p, p + 2) for p in starts.tolist()]))
-    assert_close(by_slices, expected, atol=1e-4, idea="row i of the batch turns by the i-th slice")
+    assert_close(by_slices, expected, atol=1e-4, idea=idea)
     by_array = b.numpy(rope(b.array(x), b.array(positions)))
-    assert_close(by_array, expected, atol=1e-4, idea="row i of the batch turns by row i of the positions")
+    assert_close(by_array, expected, atol=1e-4, idea=idea)
 
 
 @pytest.mark.task("1.2.3")

@@ -124,8 +124,11 @@ def test_grouped_attention_adds_any_mask_that_broadcasts(b, rng, shape):
     key, value = rng.normal(size=(2, 2, 2, 5, 8))
     mask = rng.normal(size=shape)
     mask[..., 0, 1] = -np.inf
+    idea = (
+        f"a mask of shape {shape} broadcasts to (B, H, L, S), is added after the scale, and per query head: "
+        "add it to scores of that shape, or broadcast it before you split H into groups"
+    )
     actual = grouped(b, query, key, value, mask, scale=0.2)
-    idea = f"a mask of shape {shape} broadcasts to (B, H, L, S), is added after the scale, and per query head"
     assert_close(actual, attention64(query, key, value, 0.2, mask), idea=idea)
 
 

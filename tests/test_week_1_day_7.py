@@ -6,6 +6,10 @@ import pytest
 from support.close import assert_close
 
 ROWS = 20_000
+OWN_ORDER = (
+    "each row has its own order: read and write along it (take_along_axis and put_along_axis, gather and scatter in "
+    "PyTorch); `p[:, order]` takes the order of every row for every row, B × B × V numbers"
+)
 LOGITS = np.array([0.2, 2.0, -1.0, 1.1, 0.6, -0.3, 1.6])
 
 
@@ -38,9 +42,8 @@ def probabilities(logits, temp: float, top_p: float | None, top_k: int | None) -
     return softmax64(logits if top_p is None else top_p64(logits, top_p))
 
 
-def assert_same_tokens_kept(b, actual, expected: np.ndarray, idea: str) -> None:
+def assert_same_tokens_kept(actual: np.ndarray, expected: np.ndarray, idea: str) -> None:
     """Hidden tokens are -inf, the others as they were."""
-    actual = b.numpy(actual)
     assert actual.shape == expected.shape, f"{idea}\n  shape {actual.shape}, expected {expected.shape}"
     kept, wanted = (
         [np.flatnonzero(np.isfinite(row)).tolist() for row in rows] for rows in (actual, expected)
@@ -70,6 +73,14 @@ def assert_drawn_from(counts: np.ndarray, expected: np.ndarray, idea: str) -> No
 
 
 @pytest.mark.task("1.7.1")
+def test_draw_gives_every_row_its_own_random_numbers(b):
+    """Equal rows get different tokens: two users with the same question must not get the same dice."""
+    b.seed(3)
+    ids = b.numpy(b.sampler.draw(b.array(np.zeros((64, 50)))))
+    assert len(set(ids.tolist())) > 20, f"64 equal rows, 50 equal tokens, but only {set(ids.tolist())} came"
+
+
+@pytest.mark.task("1.7.1")
 @pytest.mark.parametrize("shift", [0, 1e4, -1e4])
 def test_draw_follows_the_softmax(b, shift):
     """Token i comes with probability softmax(logits)[i], however large the logits are."""
@@ -88,14 +99,6 @@ def test_draw_gives_every_row_its_own_probabilities(b):
     for parity, logits in enumerate(pair):
         counts = np.bincount(ids[parity::2], minlength=len(logits))
         assert_drawn_from(counts, softmax64(logits), "each row is drawn from its own logits")
-
-
-@pytest.mark.task("1.7.1")
-def test_draw_gives_every_row_its_own_random_numbers(b):
-    """Equal rows get different tokens: two users with the same question must not get the same dice."""
-    b.seed(3)
-    ids = b.numpy(b.sampler.draw(b.array(np.zeros((64, 50)))))
-    assert len(set(ids.tolist())) > 20, f"64 equal rows, 50 equal tokens, but only {set(ids.tolist())} came"
 
 
 @pytest.mark.task("1.7.1")
@@ -131,38 +134,38 @@ def test_draw_repeats_with_the_seed_and_only_then(b):
 def test_keep_top_k_equals_numpy(b, rng, top_k):
     """In each row the top_k largest logits stay as they are, the others become -inf; more than V hides nothing."""
     logits = rng.normal(size=(4, 9)) + 5 * np.arange(4)[:, None]
-    actual = b.sampler.keep_top_k(b.array(logits), top_k)
-    assert_same_tokens_kept(
-        b, actual, top_k64(logits, top_k), f"each row keeps its own {min(top_k, 9)} largest"
-    )
+    idea = f"each row keeps its own {min(top_k, 9)} largest, whatever the other rows keep"
+    actual = b.numpy(b.sampler.keep_top_k(b.array(logits), top_k))
+    assert_same_tokens_kept(actual, top_k64(logits, top_k), idea)
 
 
 @pytest.mark.task("1.7.2")
 def test_keep_top_k_keeps_what_is_equal_to_the_last_one(b):
     """Nothing tells equal tokens apart, so all of them stay."""
     logits = np.array([[1.0, 3.0, 3.0, 3.0, 0.0], [2.0, 2.0, 1.0, 5.0, 1.0]])
-    actual = b.sampler.keep_top_k(b.array(logits), 2)
+    actual = b.numpy(b.sampler.keep_top_k(b.array(logits), 2))
     expected = np.array([[-np.inf, 3, 3, 3, -np.inf], [2, 2, -np.inf, 5, -np.inf]])
-    assert_same_tokens_kept(b, actual, expected, "tokens that equal the k-th largest stay too")
+    assert_same_tokens_kept(actual, expected, "tokens that equal the k-th largest stay too")
 
 
 @pytest.mark.task("1.7.2")
 def test_keep_top_k_takes_hidden_tokens(b):
     """With fewer than k tokens left nothing more is hidden, and nothing comes back."""
     logits = np.array([[-np.inf, 1.0, -np.inf, 0.5], [3.0, 2.0, 1.0, 0.0]])
-    actual = b.sampler.keep_top_k(b.array(logits), 3)
+    actual = b.numpy(b.sampler.keep_top_k(b.array(logits), 3))
     expected = np.array([[-np.inf, 1.0, -np.inf, 0.5], [3.0, 2.0, 1.0, -np.inf]])
-    assert_same_tokens_kept(b, actual, expected, "what was hidden before stays hidden")
+    assert_same_tokens_kept(actual, expected, "what was hidden before stays hidden")
 
 
 @pytest.mark.task("1.7.3")
 @pytest.mark.parametrize(("top_p", "vocab"), [(0.05, 11), (0.3, 300), (0.6, 11), (0.9, 300), (0.99, 11)])
 def test_keep_top_p_equals_numpy(b, rng, top_p, vocab):
     """Each row keeps the fewest tokens, most probable first, whose probabilities reach top_p, at their own places."""
-    logits = rng.normal(size=(5, vocab)) * np.array([[0.3], [1], [2], [3], [6]])
-    actual = b.sampler.keep_top_p(b.array(logits), top_p)
-    idea = "the nucleus: sort, add up until top_p is reached, and mark the tokens at their own places"
-    assert_same_tokens_kept(b, actual, top_p64(logits, top_p), idea)
+    logits, idea = rng.normal(size=(5, vocab)) * np.array([[0.3], [1], [2], [3], [6]]), OWN_ORDER
+    actual = b.numpy(b.sampler.keep_top_p(b.array(logits), top_p))
+    if actual.ndim == 2:
+        idea = "the nucleus: sort, add up until top_p is reached, and mark the tokens at their own places"
+    assert_same_tokens_kept(actual, top_p64(logits, top_p), idea)
 
 
 @pytest.mark.task("1.7.3")
@@ -202,11 +205,10 @@ def test_keep_top_p_is_the_smallest_set_among_equals(b, top_p, count):
 def test_keep_top_p_takes_hidden_tokens(b):
     """Hidden tokens have probability 0: the others share the 1, and nothing hidden comes back."""
     logits = np.array([[-np.inf, 1.0, -np.inf, 0.9, 0.8], [-np.inf] * 4 + [2.0]])
-    actual = b.sampler.keep_top_p(b.array(logits), 0.6)
+    actual = b.numpy(b.sampler.keep_top_p(b.array(logits), 0.6))
     expected = np.array([[-np.inf, 1.0, -np.inf, 0.9, -np.inf], [-np.inf] * 4 + [2.0]])
-    assert_same_tokens_kept(
-        b, actual, expected, "probabilities are shares of the tokens that are still there"
-    )
+    idea = "probabilities are shares of the tokens that are still there"
+    assert_same_tokens_kept(actual, expected, idea)
 
 
 @pytest.mark.task("1.7.4")
@@ -219,6 +221,15 @@ def test_temperature_zero_is_greedy(b, rng, options, dtype):
     ids = b.numpy(b.make_sampler(0, **options)(b.array(logits, dtype)))
     assert ids.shape == (9,), f"one id a row, not shape {ids.shape}"
     assert (ids == logits.argmax(-1)).all(), f"temp 0 must take the largest logit of each row: {ids}"
+
+
+@pytest.mark.task("1.7.4")
+@pytest.mark.parametrize("options", [{"top_p": 0.01}, {"top_k": 1}])
+def test_sampler_orders_each_row_by_itself(b, options):
+    """Where one token of a row is left, it is the best one of that row: three rows with three orders."""
+    logits, idea = np.stack([LOGITS, LOGITS[::-1], np.roll(LOGITS, 3)]), OWN_ORDER
+    ids = b.numpy(b.make_sampler(1.0, **options)(b.array(logits))).tolist()
+    assert ids == logits.argmax(-1).tolist(), f"{idea}\n  {ids} came, not {logits.argmax(-1).tolist()}"
 
 
 @pytest.mark.task("1.7.4")

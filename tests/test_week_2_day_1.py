@@ -1,6 +1,7 @@
 """Week 2 Day 1: the KV cache. Oracles: all tokens at once, by NumPy, transformers and Week 1's model."""
 
 import re
+from functools import partial
 from itertools import accumulate, groupby, pairwise
 
 import numpy as np
@@ -43,6 +44,13 @@ def feed(b, cache, pair, start: int, stop: int, mask=None, **options):
     """Gives the cache the tokens start … stop - 1 of a pair of keys and values."""
     key, value = (b.array(array[:, :, start:stop]) for array in pair)
     return cache.update_and_fetch(key, value, stop - start, mask, **options)
+
+
+def memory_of(cache) -> tuple:
+    """The arrays of a cache that has tokens."""
+    has_memory = cache.keys is not None and cache.values is not None
+    assert has_memory, "the memory of a cache is `self.keys` and `self.values`, as __init__ names it"
+    return cache.keys, cache.values
 
 
 def assert_holds(b, cache, result, pair, start: int, stop: int) -> None:
@@ -179,7 +187,7 @@ def test_cache_grows_in_steps_of_256(b, rng, pieces):
     pair, cache, lengths = keys_and_values(rng, sum(pieces)), b.TinyKvFullCache(), []
     for start, stop in spans(pieces):
         feed(b, cache, pair, start, stop)
-        lengths.append((cache.keys.shape[2], cache.values.shape[2]))
+        lengths.append(tuple(part.shape[2] for part in memory_of(cache)))
     expected = [(-(-stop // 256) * 256,) * 2 for _, stop in spans(pieces)]
     # As (length, how often in a row): of lists with 600 entries pytest would show the difference, for minutes.
     found, wanted = ([(length, len([*same])) for length, same in groupby(all)] for all in (lengths, expected))
@@ -187,6 +195,44 @@ def test_cache_grows_in_steps_of_256(b, rng, pieces):
         f"up to {sum(pieces)} tokens the memory is {sorted(set(expected))} positions long, in this order, for keys "
         f"and values; here it is {list(dict.fromkeys(lengths))[:5]}"
     )
+
+
+def program_of(b, cache, step) -> tuple:
+    """What a compiler for fixed shapes would compile for a step: PyTorch's operations. MLX compiles nothing."""
+    if b.name == "torch":
+        from tiny_llm_kit.course.recorded_operations import record
+
+        return record(step).signature
+    step()
+    return tuple(part.shape for part in memory_of(cache))
+
+
+@pytest.mark.task("2.1.1")
+def test_every_token_is_the_same_program(b, rng):
+    """Of tokens 250 to 265 those up to 256 keys are one program, those after it another, whatever their positions.
+
+    PyTorch has all its memory from the first token on, and gives a prompt back as it came.
+    """
+    pair, cache, programs, room = keys_and_values(rng, 266), b.TinyKvFullCache(600), set(), set()
+    prompt = [b.array(array[:, :, :250]) for array in pair]
+    returned = cache.update_and_fetch(*prompt, 250)
+    for token in range(250, 266):
+        new = [b.array(array[:, :, token : token + 1]) for array in pair]
+        step = partial(cache.update_and_fetch, *new, 1, "causal", positions=b.array([token]))
+        programs.add(program_of(b, cache, step))
+        room.add(memory_of(cache)[0].shape[2])
+    assert len(programs) == 2, (
+        f"16 tokens over 256 and then 512 keys are {len(programs)} programs, not 2: numbers in a slice are part of the "
+        "program, so PyTorch writes with index_copy_ at `positions`, into memory for max_seq_len; MLX grows by 256"
+    )
+    if b.name == "torch":
+        assert room == {768}, (
+            f"the memory is {sorted(room)} long: make room for max_seq_len, 600, once, rounded up"
+        )
+        assert returned[0] is prompt[0] and returned[1] is prompt[1], (
+            "with is_prompt the new keys and values are all there is: store them, and return the `key` and `value` "
+            "that came in, not a copy in memory"
+        )
 
 
 @pytest.mark.task("2.1.1")
@@ -310,12 +356,12 @@ def test_attention_equals_all_tokens_at_once(b, name, cut):
     """However the text is cut, attention equals transformers' over the whole of it; one piece is Week 1's case."""
     stored, model, config = golden(name), model_of(b, name), CASES[name].config
     pieces = in_pieces(CASES[name].tokens)[cut]
-    actual = through(b, model, model.layers[0].attention, stored["x"], pieces)
     L = CASES[name].tokens
     idea = (
         "norm q and k, turn them by step.rows, store the turned keys and the plain values, and attend over "
-        "what the cache returns"
+        "the keys and values that the cache returns, of all tokens so far, not only over the new ones"
     )
+    actual = through(b, model, model.layers[0].attention, stored["x"], pieces)
     if len(pieces) == 1:
         weights, options = oracle_of(name)
         idea = recognise(actual, stored["x"], weights, config.head_dim, idea, mask=causal64(L, L), **options)

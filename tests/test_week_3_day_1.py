@@ -346,6 +346,23 @@ def test_block_hash_tells_texts_apart(s, one, other, idea):
 
 
 @pytest.mark.task("3.1.5")
+@pytest.mark.parametrize(("few", "many"), [(1, 2), (1, 4), (1, 8), (2, 4), (2, 8), (4, 8)])
+@pytest.mark.parametrize("order", ["little", "big"])
+def test_block_hash_gives_every_id_the_same_width(s, few, many, order):
+    """An id that needs more than `few` bytes, written in `many`, spells ids that need no more."""
+    wide = 256**few
+    spelled = wide.to_bytes(many, order)
+    narrow = [int.from_bytes(spelled[at : at + few], order) for at in range(0, many, few)]
+    try:
+        names = {s.block_hash(None, [wide, 5]), s.block_hash(None, [*narrow, 5])}
+    except (OverflowError, struct.error):
+        return  # ids of this size are refused
+    assert len(names) == 2, (
+        f"{[wide, 5]} and {[*narrow, 5]} have one digest: give every id the same width, small and large ones alike"
+    )
+
+
+@pytest.mark.task("3.1.5")
 def test_block_hash_depends_on_everything_before(s):
     """The same four tokens behind other beginnings have other keys and values."""
     block = [1, 2, 3, 4]

@@ -648,6 +648,24 @@ def test_close_ends_the_request_before_the_next_step(s):
     assert (left.text, left.finish_reason) == ("ab", "abort"), "the step that ran was its last"
 
 
+@pytest.mark.task("3.6.5", after="3.6.6")
+def test_serve_hands_a_reader_that_left_over_once(s):
+    """The next turn aborts its request. After that the loop forgets it: `_abandoned` begins empty again."""
+
+    async def main(_):
+        engine = FakeEngine(during=lambda number: number == 1 and streams[0].close())
+        loop = opened(s, engine)
+        streams = [loop.submit([FakeAnswer(text)]) for text in ("abcdef", "uvwxyz")]
+        await served(loop, read(streams[1]))
+        return engine.calls, loop._abandoned
+
+    calls, abandoned = run_virtually(main)
+    times = calls.count("abort abcdef")
+    assert (times, abandoned) == (1, []), (
+        f"one reader left, and was aborted in {times} turns: hand `_abandoned` over, and begin a new list"
+    )
+
+
 @pytest.mark.task("3.6.6")
 def test_close_twice_or_after_the_end_does_nothing(s):
     """A reader leaves once; one that has read everything has nothing to leave."""

@@ -159,6 +159,7 @@ def attention_of(query, keys, values, slots, scale):
         (4, 4, 8, 9, None, "float32"),
         (6, 2, 16, 33, None, "float32"),
         (3, 1, 10, 5, 0.3, "float32"),
+        (2, 1, 8, 7, 0.0, "float32"),
         (8, 2, 64, 1, 0.01, "float32"),
         (4, 2, 32, 40, None, "bfloat16"),  # has 8 bits, and so has a code: scores and sums in it lose digits
     ],
@@ -172,8 +173,10 @@ def test_attention_over_codes_is_that_over_their_numbers(b, rng, H, Hkv, D, S, s
     assert found.dtype == b.dtype("float32"), f"the result is float32, not {found.dtype}"
     assert_close(
         b.numpy(found),
-        attention_of(b.numpy(query), *plain, slots, scale or D**-0.5),
-        idea="a key's scale multiplies its score, a value's scale its weight after the softmax; all in float32",
+        attention_of(b.numpy(query), *plain, slots, D**-0.5 if scale is None else scale),
+        idea="a key's scale multiplies its score, a value's scale its weight after the softmax; all in float32"
+        if scale != 0
+        else "the given scale, 0.0, must replace 1/√D; only None asks for the default",
     )
 
 

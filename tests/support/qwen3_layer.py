@@ -4,6 +4,8 @@ from functools import partial
 
 import numpy as np
 
+from .close import recognised
+
 
 def causal64(L: int, S: int) -> np.ndarray:
     """Causal mask (L, S): 0 where key j is at or before query i's position S - L + i, else -inf."""
@@ -94,8 +96,6 @@ def recognise(actual, x, weights, D, idea: str, **options) -> str:
         "the mask is always causal": {"mask": causal64(*x.shape[1:2] * 2)},
     }
 
-    def computes(change) -> bool:
-        wrong = layer64(**({"x": x, "weights": weights, "D": D} | options | change))
-        return actual.shape == wrong.shape and np.allclose(actual, wrong, atol=1e-4)
-
-    return ", or: ".join(name for name, change in wrong_layers.items() if computes(change)) or idea
+    options = {"x": x, "weights": weights, "D": D} | options
+    computed = {name: partial(layer64, **(options | change)) for name, change in wrong_layers.items()}
+    return recognised(actual, computed, idea)

@@ -24,6 +24,19 @@ MUTANTS = [
         mlx=("mx.exp(x - ", "mx.exp(x.astype(mx.float32) - "),
         torch=("torch.exp(x - ", "torch.exp(x.float() - "),
     ),
+    Mutant(
+        "1.1.1",
+        "subtracts the maximum from the caller's array",
+        "basics.py",
+        mlx=(
+            "exps = mx.exp(x - mx.max(x, axis=axis, keepdims=True))",
+            "x -= mx.max(x, axis=axis, keepdims=True)\n    exps = mx.exp(x)",
+        ),
+        torch=(
+            "exps = torch.exp(x - torch.amax(x, dim=axis, keepdim=True))",
+            "x -= torch.amax(x, dim=axis, keepdim=True)\n    exps = torch.exp(x)",
+        ),
+    ),
     *wrong(
         "1.1.2",
         "basics.py",
@@ -59,5 +72,12 @@ MUTANTS = [
             "reshape(B, -1, self.num_heads, self.head_dim).transpose(1, 2)",
             "reshape(B, self.num_heads, -1, self.head_dim)",
         ),
+    ),
+    *wrong(
+        "1.1.4",
+        "attention.py",
+        ("the mask does not reach attention", "split(value, self.wv), mask=mask", "split(value, self.wv)"),
+        ("takes the keys from the query", "split(key, self.wk)", "split(query, self.wk)"),
+        inside="SimpleMultiHeadAttention.__call__",
     ),
 ]

@@ -64,11 +64,27 @@ MUTANTS = [
             "self.values[:, :, self.offset + L :]], dim=2)\n",
         ),
     ),
+    _cache(
+        "the first piece's array and the memory: MLX takes it for memory, PyTorch gives memory back for it",
+        mlx=("return room if old is None else", "return new if old is None else"),
+        torch=("        if is_prompt:\n", "        if False:\n"),
+    ),
     Mutant(
         "2.1.1",
-        "takes the first piece's own array for its memory",
+        "writes to a slice, whose numbers are part of the program",
         CACHE,
-        mlx=("return room if old is None else", "return new if old is None else"),
+        torch=(
+            TORCH_WRITE,
+            "self.keys[:, :, self.offset : self.offset + L] = key\n"
+            "        self.values[:, :, self.offset : self.offset + L] = value\n",
+        ),
+        inside=UPDATE,
+    ),
+    Mutant(
+        "2.1.1",
+        "grows call by call where all its length is known",
+        CACHE,
+        torch=("round_up(self.max_seq_len or self.offset + L)", "round_up(self.offset + L)"),
         inside=UPDATE,
     ),
     _cache(

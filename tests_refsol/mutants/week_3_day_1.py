@@ -162,6 +162,13 @@ MUTANTS = [
         'numbers = struct.pack(f"<{len(tokens)}Q", *sorted(tokens))',
     ),
     _cache(
+        "3.1.5",
+        "block_hash",
+        "ids in 2 bytes or in 8, as they need: a large one reads like four small ones",
+        PACK,
+        'numbers = b"".join(t.to_bytes(2 if t < 65536 else 8, "little") for t in tokens)',
+    ),
+    _cache(
         "3.1.6", "PrefixCache.evict", "evicts the lowest number", "next(iter(self.idle))", "min(self.idle)"
     ),
     _cache(

@@ -109,6 +109,11 @@ MUTANTS = [
             "                    await asyncio.sleep(0.01)\n                    continue\n",
         ),
         (
+            "aborts those that have left in every turn",
+            "abandoned, self._abandoned = self._abandoned, []",
+            "abandoned = self._abandoned",
+        ),
+        (
             "a cancelled loop leaves its readers waiting",
             "except BaseException as error:",
             "except Exception as error:",

@@ -55,7 +55,11 @@ ATTENDED = [
         ),
         ("the first slots of the pool", "part[slots]", "part[: slots.shape[0]]"),
         ("the whole pool", "part[slots]", "part"),
-        ("the given scale is forgotten", "D**-0.5 if scale is None else scale", "D**-0.5"),
+        (
+            "takes a scale of 0.0 for none given",
+            "(D**-0.5 if scale is None else scale)",
+            "(scale or D**-0.5)",
+        ),
         inside="attend_quantized",
     ),
     _pair(
