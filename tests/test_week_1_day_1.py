@@ -153,11 +153,11 @@ def joined_as_they_are(heads):
     return heads.reshape(len(heads), heads.shape[2], -1)
 
 
-def layer64(inputs, weights, num_heads, mask=0.0, scale=None, split=split64, join=join64, turn=np.transpose):
-    """Multi-head attention; other values of `split`, `join` and `turn` are wrong ideas."""
+def layer64(inputs, weights, num_heads, mask=0.0, scale=None, split=split64, join=join64):
+    """Multi-head attention; other values of `split` and `join` are wrong ideas."""
     *projections, wo = weights
-    heads = (split(x @ turn(w), num_heads) for x, w in zip(inputs, projections, strict=True))
-    return join(attention64(*heads, scale, mask)) @ turn(wo)
+    heads = (split(x @ w.T, num_heads) for x, w in zip(inputs, projections, strict=True))
+    return join(attention64(*heads, scale, mask)) @ wo.T
 
 
 def assert_multi_head(b, inputs, weights, num_heads, mask=None) -> None:
@@ -183,7 +183,10 @@ def assert_multi_head(b, inputs, weights, num_heads, mask=None) -> None:
         "wq and wk are exchanged": {"weights": (wk, wq, wv, wo)},
         "wq projects all three inputs; keys have wk, and values wv": {"weights": (wq, wq, wq, wo)},
         "wo is missing: it mixes the joined heads": {"weights": (wq, wk, wv, np.eye(E))},
-        "the weights are not transposed: use `linear`, one row per output": {"turn": np.asarray},
+        "wq, wk and wv are not transposed: use `linear`, one row per output": {
+            "weights": (wq.T, wk.T, wv.T, wo)
+        },
+        "no weight is transposed: use `linear`, one row per output": {"weights": (wq.T, wk.T, wv.T, wo.T)},
         "the mask is lost on its way to attention": {"mask": 0.0},
         "the scale is 1/√E; it is 1/√D, with the D of one head": {"scale": E**-0.5},
         "all E numbers are one head: num_heads does nothing": {"num_heads": 1},

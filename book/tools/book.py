@@ -15,6 +15,7 @@ from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.text import counted
 
 from . import words
+from .facts import check_files
 from .length import check_length
 from .links import check_site
 from .minutes import check_minutes
@@ -68,7 +69,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 def check() -> int:
     problems = check_site(SITE) + check_length(BOOK / "src") + words.check_rendered(BOOK / "src", SITE)
-    problems += check_minutes(BOOK / "src")
+    problems += check_minutes(BOOK / "src") + check_files(BOOK / "src")
     for problem in problems:
         print(problem, file=sys.stderr)
     pages = len(list(SITE.rglob("*.html")))

@@ -12,6 +12,7 @@ import pytest
 from rich.text import Text
 
 from book.tools import command_screens, console, day_screens, result_tables, screen_files
+from book.tools.facts import check_files
 from book.tools.length import ALL, CEILING, check_length, words
 from book.tools.links import check_site
 from book.tools.minutes import TOTAL, check_minutes, parts_of
@@ -717,6 +718,12 @@ def test_the_minutes_of_a_page_are_a_sum(tmp_path):
 
 def test_every_page_names_the_sum_of_its_minutes():
     assert check_minutes(BOOK / "src") == []
+
+
+def test_the_facts_of_a_page_name_files_of_the_course(tmp_path):
+    (tmp_path / "page.md").write_text(PAGE.replace("x.py", "sampler.py"), encoding="utf-8")
+    assert check_files(tmp_path) == ["page.md: y.py is no file of the course"]
+    assert check_files(BOOK / "src") == []
 
 
 def hours_of(*pages: str) -> float:
