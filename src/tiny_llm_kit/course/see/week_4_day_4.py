@@ -10,10 +10,10 @@ from statistics import median
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from ...engine.port import Port
 from ...solution_types import ServingPackage
+from ...trace.pipeline.gantt import show_rows
 from ...trace.simulation.virtual_device import VirtualDevice, WorkSpan, served_on_device
 from ...trace.tables import figures_table
 from .shared import MODEL
@@ -22,7 +22,7 @@ from .timed_steps import REQUESTS, timed_runs
 HOST, STEP = 2, 6  # milliseconds of a step
 ANSWERS = (100, 60, 100, 30)  # tokens of each answer; all prompts fit into the first step
 TIMES = (0.6, 1.5, 2, 3, 6, 9, 12)  # milliseconds of the host, from a tenth of a step to two
-COLUMNS, LABEL = 62, 9  # of the chart, and of its labels
+COLUMNS = 62  # of the chart
 SIGNS = "█▓"  # of a step and of the next one
 FIRST, LAST = 20, 26  # steps of the real model that its chart shows
 MEASURED = (r"(?:Python|thread)  .*", r" +0 +\d+ ms", r"\d+\.\d\d {2,}.*")
@@ -57,14 +57,12 @@ def draw(
     *names: str,
 ) -> None:
     """Two rows of a stretch of time with their names, and the axis."""
-    for name, spans, idle in zip(names, (host, device), " ·", strict=True):
-        row = Text(f"{name:<{LABEL}}", style="dim")
-        for column in range(COLUMNS):
-            sign, style = cell(spans, start + (column + 0.5) / COLUMNS * seconds, idle)
-            row.append(sign, style)
-        console.print(row, soft_wrap=True)
-    axis = "0" + f"{1000 * seconds:.0f} ms".rjust(COLUMNS - 1)
-    console.print(Text(" " * LABEL + axis, style="dim"), soft_wrap=True)
+    times = [start + (column + 0.5) / COLUMNS * seconds for column in range(COLUMNS)]
+    rows = {
+        name: [cell(spans, time, idle) for time in times]
+        for name, spans, idle in zip(names, (host, device), " ·", strict=True)
+    }
+    show_rows(console, rows, seconds, COLUMNS)
 
 
 def cell(spans: Sequence[WorkSpan], time: float, idle: str) -> tuple[str, str]:
@@ -99,12 +97,7 @@ def show_torch(b: Port, console: Console) -> None:
         draw(console, host, device, start, device[LAST].end - start, "Python", "thread")
         gaps = [after.start - before.end for before, after in pairwise(device)]
         steps = [after.start - before.start for before, after in pairwise(device)]
-        parts = (
-            [span.end - span.start for span in host],
-            [span.end - span.start for span in device],
-            gaps,
-            steps,
-        )
-        table.add_row(way, *(f"{1000 * median(part):.2f}" for part in parts))
+        busy = ([span.seconds for span in spans] for spans in (host, device))
+        table.add_row(way, *(f"{1000 * median(part):.2f}" for part in (*busy, gaps, steps)))
     console.print()
     console.print(table)

@@ -19,7 +19,7 @@ from ...engine.cold_store import ColdStore
 from ...engine.port import Port
 from ...model.tokenizer import load_tokenizer
 from ...trace.tables import figures_table
-from .shared import MODEL, shipped
+from .shared import MODEL, run_all, shipped
 
 SIZE, BLOCKS = 16, 7  # tokens of a block, and blocks of the pool
 MEMORY, FOLDER = 4, 12  # blocks of the other levels
@@ -75,9 +75,7 @@ class Conversations:
         ids = self.tokenizer.encode(self.tokenizer.apply_chat_template(messages))
         sampling = self.b.serving.SamplingParams(max_tokens=12)
         request = self.b.serving.Sequence(ids, self.tokenizer, sampling=sampling, max_seq_len=BLOCKS * SIZE)
-        self.scheduler.add(request)
-        while self.scheduler.has_work_remaining():
-            self.scheduler.step()
+        run_all(self.scheduler, [request])
         messages.append({"role": "assistant", "content": request.text})
         table = self.b.serving.BlockTable(self.allocator)  # an empty one, to name the blocks
         self.owner |= dict.fromkeys(table.digests_after([*request.known_tokens, 0]), name)

@@ -1,6 +1,6 @@
 """The chart of a pipeline in a terminal: a row for each stage, a bar for each micro-batch, and the bubbles between."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -20,13 +20,18 @@ def show_gantt(console: Console, run: PipelineRun, seconds: float | None = None)
         seconds: from the beginning; all of the run when None.
     """
     end = run.end if seconds is None else min(seconds, run.end)
-    for stage in range(len(run.stages)):
-        row = Text(f"stage {stage}  ", style="dim")
-        for character, style in cells(run, stage, end, COLUMNS):
-            row.append(character, style)
-        console.print(row, soft_wrap=True)
-    left, right = "0", f"{1000 * end:.0f} ms"
-    console.print(Text(" " * LABEL + left + right.rjust(COLUMNS - len(left)), style="dim"), soft_wrap=True)
+    rows = {f"stage {stage}": cells(run, stage, end, COLUMNS) for stage in range(len(run.stages))}
+    show_rows(console, rows, end, COLUMNS)
+
+
+def show_rows(
+    console: Console, rows: Mapping[str, Sequence[tuple[str, str]]], seconds: float, columns: int
+) -> None:
+    """Print rows of characters with their styles, each after its name, and below them the time axis."""
+    for name, characters in rows.items():
+        console.print(Text.assemble(f"{name:<{LABEL}}", *characters, style="dim"), soft_wrap=True)
+    axis = "0" + f"{1000 * seconds:.0f} ms".rjust(columns - 1)
+    console.print(Text(" " * LABEL + axis, style="dim"), soft_wrap=True)
 
 
 def legend(console: Console) -> None:
@@ -50,9 +55,8 @@ def cells(run: PipelineRun, stage: int, end: float, columns: int) -> list[tuple[
 
 def bars_of(run: PipelineRun, stage: int) -> list[tuple[float, float, str, str]]:
     """Start, end, character and style of each micro-batch."""
-    kinds = [0 if work.chunk_tokens else 2 for work in run.works]
-    spans = run.stages[stage]
-    return [(span.start, span.end, *BARS[kinds[span.number] + span.number % 2]) for span in spans]
+    bars = [BARS[number % 2 + (0 if work.chunk_tokens else 2)] for number, work in enumerate(run.works)]
+    return [(span.start, span.end, *bar) for span, bar in zip(run.stages[stage], bars, strict=True)]
 
 
 def _cell(pieces: Sequence[tuple[float, float, str, str]], start: float, end: float) -> tuple[str, str]:

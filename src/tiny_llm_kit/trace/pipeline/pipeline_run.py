@@ -3,38 +3,23 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, starmap
 
 from ..simulation.step_cost import StepCost, StepWork
+from ..simulation.virtual_device import WorkSpan
 from .simulated_pipeline import SimulatedPipeline, kind_of, pass_in_turns
 
 
 @dataclass(frozen=True)
-class StageSpan:
-    """One micro-batch on one stage.
-
-    Args:
-        number: of the micro-batch, from 0.
-        start, end: seconds from the beginning of the run.
-    """
-
-    number: int
-    start: float
-    end: float
-
-
-@dataclass(frozen=True)
-class Bubble:
+class Bubble(WorkSpan):
     """The time in which a stage waited between two micro-batches.
 
     Args:
-        kind: "PB1", "PB2" or "PB3".
         start, end: seconds from the beginning of the run.
+        kind: "PB1", "PB2" or "PB3".
     """
 
     kind: str
-    start: float
-    end: float
 
 
 @dataclass(frozen=True)
@@ -43,11 +28,11 @@ class PipelineRun:
 
     Args:
         works: of each micro-batch.
-        stages: for each stage its spans, in the order of the micro-batches.
+        stages: for each stage a span for each micro-batch, in seconds from the beginning of the run.
     """
 
     works: Sequence[StepWork]
-    stages: Sequence[Sequence[StageSpan]]
+    stages: Sequence[Sequence[WorkSpan]]
 
     @classmethod
     def of_seconds(
@@ -55,11 +40,9 @@ class PipelineRun:
     ) -> "PipelineRun":
         """A run from the seconds at which each stage began and ended each micro-batch, on one clock."""
         begin = min(start for stage in seconds for start, _ in stage)
-        stages = [
-            [StageSpan(number, start - begin, end - begin) for number, (start, end) in enumerate(stage)]
-            for stage in seconds
-        ]
-        return cls(works, stages)
+        return cls(
+            works, [[WorkSpan(start - begin, end - begin) for start, end in stage] for stage in seconds]
+        )
 
     @property
     def end(self) -> float:
@@ -68,7 +51,7 @@ class PipelineRun:
 
     def busy(self, stage: int) -> float:
         """Seconds in which a stage computed."""
-        return sum(span.end - span.start for span in self.stages[stage])
+        return sum(span.seconds for span in self.stages[stage])
 
     @property
     def shares(self) -> list[float]:
@@ -79,22 +62,21 @@ class PipelineRun:
     @property
     def samples(self) -> list[tuple[StepWork, float]]:
         """Each micro-batch's work, and the seconds of all stages together."""
-        columns = zip(*self.stages, strict=True)
-        seconds = (sum(span.end - span.start for span in spans) for spans in columns)
+        seconds = (sum(span.seconds for span in spans) for spans in zip(*self.stages, strict=True))
         return list(zip(self.works, seconds, strict=True))
 
     def bubbles(self, stage: int) -> Iterator[Bubble]:
         """When a stage waited, between its first micro-batch and its last."""
-        for before, after in pairwise(self.stages[stage]):
-            kind = kind_of(self.works[before.number], self.works[after.number])
-            yield Bubble(kind, before.end, max(before.end, after.start))
+        kinds = starmap(kind_of, pairwise(self.works))
+        for kind, (before, after) in zip(kinds, pairwise(self.stages[stage]), strict=True):
+            yield Bubble(before.end, max(before.end, after.start), kind)
 
     def seconds_by_kind(self) -> Counter[str]:
         """Seconds of bubbles by kind, summed over the stages."""
         seconds: Counter[str] = Counter()
         for stage in range(len(self.stages)):
             for bubble in self.bubbles(stage):
-                seconds[bubble.kind] += bubble.end - bubble.start  # pyright: ignore[reportArgumentType]
+                seconds[bubble.kind] += bubble.seconds  # pyright: ignore[reportArgumentType]
         return seconds
 
     @property

@@ -16,10 +16,14 @@ from .simulated_model import SimulatedClock
 
 @dataclass(frozen=True)
 class WorkSpan:
-    """When a host or a device worked on a step, in seconds."""
+    """When a host, a device or a stage worked on a step, in seconds."""
 
     start: float
     end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
 
 
 class VirtualDevice:
@@ -78,7 +82,7 @@ class VirtualDevice:
     @property
     def idle_share(self) -> float:
         """The part of the time from its first step to the end of its last in which the device waited."""
-        busy = sum(span.end - span.start for span in self.device)
+        busy = sum(span.seconds for span in self.device)
         return 1 - busy / (self.device[-1].end - self.device[0].start)
 
 
