@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
-from .layers import Array, BiasedLinear
+from .layers import Array, matrix_and_bias
 
 Matrix = TypeVar("Matrix", bound="KernelMatrix")
 LINE = 16  # outputs of a block
@@ -81,9 +81,4 @@ class KernelMatrix(ABC):
 
 def is_native(w: Any) -> bool:
     """Whether a linear layer multiplies by a kernel of Day 4.1."""
-    return isinstance(plain_layer(w), KernelMatrix)
-
-
-def plain_layer(w: Any) -> Any:
-    """A linear layer without its bias."""
-    return w.layer if isinstance(w, BiasedLinear) else w
+    return isinstance(matrix_and_bias(w)[0], KernelMatrix)

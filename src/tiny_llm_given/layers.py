@@ -69,6 +69,11 @@ class BiasedLinear:
         return self.layer(x) + self.bias
 
 
+def matrix_and_bias(layer: Any) -> tuple[Any, Array | None]:
+    """A layer without its bias, and the bias."""
+    return (layer.layer, layer.bias) if isinstance(layer, BiasedLinear) else (layer, None)
+
+
 def with_bias(layer: Any, bias: Array | None) -> Linear:
     """A layer whose weight multiplies itself, and the bias if there is one."""
     return layer if bias is None else BiasedLinear(layer, bias)

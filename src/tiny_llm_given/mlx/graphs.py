@@ -14,7 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from ..kernel_matrix import plain_layer
+from ..layers import matrix_and_bias
 from ..windows import changed_layer
 from .products import has_kernels, matrices_of
 from .solution import MlxSolution
@@ -63,7 +63,7 @@ def _compiled_layer(layer: Any) -> Any:
 
 def evaluates_tiles(w: Any) -> bool:
     """Whether a linear layer evaluates parts of its product, which a trace may not."""
-    return getattr(plain_layer(w), "evaluates_tiles", False)
+    return getattr(matrix_and_bias(w)[0], "evaluates_tiles", False)
 
 
 def _parts_of(layer: Any) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import mlx.core as mx
 
 from ..kernel_matrix import is_native
-from ..layers import BiasedLinear
+from ..layers import matrix_and_bias
 from ..native.kernel import LINE, NativeArray, available_threads, empty
 from ..native.layers import LayersKernel, LayersStep, layer_fields, pages_of, plain_matrix
 from ..windows import WindowedLayer, inner_layer
@@ -53,13 +53,10 @@ class NativeStep(LayersStep):
         return layer_fields(addresses, isinstance(layer, WindowedLayer), matrices)
 
     def _matrix(self, w: Any) -> list[int]:
-        matrix: Any = w.layer if isinstance(w, BiasedLinear) else w
-        bias = w.bias if isinstance(w, BiasedLinear) else None
+        (matrix, bias), of_bias = matrix_and_bias(w), None
         if bias is not None:
-            bias = bias.astype(mx.float32)
-            mx.eval(bias)
-            self._biases.append(native_array(bias))
-        of_bias = None if bias is None else self._biases[-1].address
+            self._biases.append(native_array(bias.astype(mx.float32)))
+            of_bias = self._biases[-1].address
         if isinstance(matrix, NativeMatrix):
             return plain_matrix(matrix._array.address, of_bias, *matrix.shape)
         return matrix._packed.fields(of_bias)

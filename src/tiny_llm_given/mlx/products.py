@@ -15,6 +15,7 @@ import mlx.core as mx
 from ..kernel_matrix import is_native
 from ..layers import DenseLinear, with_bias
 from ..native.page_reads import computes
+from ..packed_kernels import PackedKernels
 from ..product_ways import (
     NATIVE,
     OF_ATTENTION,
@@ -62,9 +63,7 @@ def _attend_in_pages(solution: MlxSolution, model: Any) -> None:
     kernel = solution.NATIVE.decode_attention
     if model.packed_mask is not step_reads or not computes(kernel, model.config):
         return  # other kernels than the device's were asked for, or these are there already
-    model.packed_mask = partial(page_reads, kernel=kernel)
-    for layer in map(inner_layer, model.layers):
-        layer.packed_attention = attend_in_pages
+    PackedKernels(partial(page_reads, kernel=kernel), attend_in_pages).put_on(model)
 
 
 def _native(solution: MlxSolution, w: Any) -> Any:

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from .operators import operator
+
 Multiply = Callable[[torch.Tensor, Any, torch.Tensor | None], torch.Tensor]
 ROWS = (1, 4, 16, 128)  # at which the ways are compared
 
@@ -99,19 +101,13 @@ class PackedLinear:
         return self.packed.numel() * self.packed.element_size()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.tiny_llm.packed_linear(x, self.packed, self.bias)
+        return _LINEAR(x, self.packed, self.bias)
 
 
-# An operator of our own: Inductor takes oneDNN's only with weights that are constants of a graph, and then each layer
-# would need a separate graph.
-_library = torch.library.Library("tiny_llm", "FRAGMENT")
-if not hasattr(torch.ops.tiny_llm, "packed_linear"):
-    _library.define("packed_linear(Tensor x, Tensor w, Tensor? bias) -> Tensor")
-
-    @torch.library.impl(_library, "packed_linear", "CompositeExplicitAutograd")
-    def _packed_linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, w, bias, "none", [], "")
-
-    @torch.library.register_fake("tiny_llm::packed_linear", lib=_library)
-    def _shape_of_packed_linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return x.new_empty(*x.shape[:-1], w.shape[0])
+# Inductor takes oneDNN's operator only with weights that are constants of a graph, and then each layer would need a
+# separate graph.
+_LINEAR = operator(
+    "packed_linear(Tensor x, Tensor w, Tensor? bias) -> Tensor",
+    lambda x, w, bias: torch.ops.mkldnn._linear_pointwise(x, w, bias, "none", [], ""),
+    lambda x, w, bias: x.new_empty(*x.shape[:-1], w.shape[0]),
+)

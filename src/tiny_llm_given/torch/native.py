@@ -2,7 +2,6 @@
 
 import sys
 from functools import cached_property
-from typing import Any
 
 import torch
 
@@ -10,6 +9,7 @@ from ..kernel_matrix import KernelMatrix
 from ..native.attention import KeptArray
 from ..native.kernel import NativeArray, ProductKernel, pack
 from ..native.page_reads import DecodeRuns
+from .operators import operator
 from .quantized_pages import QuantizedPages
 
 TYPES = torch.bfloat16, torch.float32, torch.int64, torch.int8, torch.uint8
@@ -73,25 +73,18 @@ def _multiply(
     return y
 
 
-# To a compiler, an operator of our own. It gets the package of the kernel: a learner's is never the reference's.
-_library = torch.library.Library("tiny_llm", "FRAGMENT")
-if not hasattr(torch.ops.tiny_llm, "native_linear"):
-    _library.define("native_linear(Tensor x, Tensor lines, Tensor? bias, int outputs, str package) -> Tensor")
-
-    @torch.library.impl(_library, "native_linear", "CompositeExplicitAutograd")
-    def _linear(
-        x: torch.Tensor, lines: torch.Tensor, bias: torch.Tensor | None, outputs: int, package: str
-    ) -> torch.Tensor:
-        return _multiply(x, native_array(lines), bias, outputs, sys.modules[package].NATIVE.product)
-
-    @torch.library.register_fake("tiny_llm::native_linear", lib=_library)
-    def _shape_of_linear(
-        x: torch.Tensor, lines: torch.Tensor, bias: Any, outputs: int, package: str
-    ) -> torch.Tensor:
-        return x.new_empty(*x.shape[:-1], outputs)
+def _linear(
+    x: torch.Tensor, lines: torch.Tensor, bias: torch.Tensor | None, outputs: int, package: str
+) -> torch.Tensor:
+    return _multiply(x, native_array(lines), bias, outputs, sys.modules[package].NATIVE.product)
 
 
-_LINEAR = torch.ops.tiny_llm.native_linear.default
+# It gets the package of the kernel: a learner's is never the reference's.
+_LINEAR = operator(
+    "native_linear(Tensor x, Tensor lines, Tensor? bias, int outputs, str package) -> Tensor",
+    _linear,
+    lambda x, lines, bias, outputs, package: x.new_empty(*x.shape[:-1], outputs),
+)
 
 
 def attend_runs(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..kernel_matrix import KernelMatrix, is_native
-from ..layers import BiasedLinear
+from ..layers import matrix_and_bias
 from ..native import between_products
 from ..native.kernel import LINE, NativeArray, rows_of
 from .native import native_array
@@ -129,13 +129,9 @@ def _is_dense(layer: Any) -> bool:
     return hasattr(layer.mlp, "w_gate")
 
 
-def _matrix_and_bias(w: Any) -> tuple[Any, torch.Tensor | None]:
-    return (w.layer, w.bias) if isinstance(w, BiasedLinear) else (w, None)
-
-
 def _joined(*weights: Any) -> list[Biased]:
     """Neighbours of one kind as one matrix, with their biases."""
-    return [_joined_kind([*same]) for _, same in groupby(map(_matrix_and_bias, weights), _kind)]
+    return [_joined_kind([*same]) for _, same in groupby(map(matrix_and_bias, weights), _kind)]
 
 
 def _kind(pair: Biased) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from ..native.kernel import NativeArray
 from ..native.quantized_product import LINE, PackedMatrix, QuantizedKernel
 from ..quantized_matrix import SLICE_ROWS, QuantizedMatrix
 from .native import NativeMatrix
+from .operators import operator
 
 FLOATS = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
 CONSTANTS = FLOATS | {torch.float16: "float16"}
@@ -109,34 +110,22 @@ def _multiply(x: torch.Tensor, w: PackedMatrix, bias: torch.Tensor | None) -> to
     return y
 
 
-# To a compiler, an operator of our own. It gets the package of the kernel: a learner's is never the reference's.
-_library = torch.library.Library("tiny_llm", "FRAGMENT")
-if not hasattr(torch.ops.tiny_llm, "native_quantized_linear"):
-    _library.define(
-        "native_quantized_linear(Tensor x, Tensor lines, Tensor constants, Tensor? bias, int outputs, int group_size, "
-        "int bits, int x_bits, str package) -> Tensor"
-    )
-
-    @torch.library.impl(_library, "native_quantized_linear", "CompositeExplicitAutograd")
-    def _native_quantized_linear(
-        x: torch.Tensor,
-        lines: torch.Tensor,
-        constants: torch.Tensor,
-        bias: torch.Tensor | None,
-        outputs: int,
-        group_size: int,
-        bits: int,
-        x_bits: int,
-        package: str,
-    ) -> torch.Tensor:
-        kernel = sys.modules[package].NATIVE.quantized_product
-        return _multiply(x, _packed_matrix(kernel, lines, constants, outputs, group_size, bits, x_bits), bias)
-
-    @torch.library.register_fake("tiny_llm::native_quantized_linear", lib=_library)
-    def _shape_of_linear(
-        x: torch.Tensor, lines: Any, constants: Any, bias: Any, outputs: int, *others: Any
-    ) -> torch.Tensor:
-        return x.new_empty(*x.shape[:-1], outputs)
+def _linear(
+    x: torch.Tensor,
+    lines: torch.Tensor,
+    constants: torch.Tensor,
+    bias: torch.Tensor | None,
+    *sizes_and_package: Any,
+) -> torch.Tensor:
+    *sizes, package = sizes_and_package
+    kernel = sys.modules[package].NATIVE.quantized_product
+    return _multiply(x, _packed_matrix(kernel, lines, constants, *sizes), bias)
 
 
-_LINEAR = torch.ops.tiny_llm.native_quantized_linear.default
+# It gets the package of the kernel: a learner's is never the reference's.
+_LINEAR = operator(
+    "native_quantized_linear(Tensor x, Tensor lines, Tensor constants, Tensor? bias, int outputs, int group_size, "
+    "int bits, int x_bits, str package) -> Tensor",
+    _linear,
+    lambda x, lines, constants, bias, outputs, *others: x.new_empty(*x.shape[:-1], outputs),
+)

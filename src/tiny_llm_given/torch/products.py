@@ -14,6 +14,7 @@ import torch
 
 from ..layers import DenseLinear, Linear, with_bias
 from ..native.page_reads import computes
+from ..packed_kernels import PackedKernels
 from ..product_ways import (
     NATIVE,
     PACKED,
@@ -88,9 +89,8 @@ def use_native_layers(solution: TorchSolution, model: Any, chunk_kernel: bool = 
         return  # other kernels than the device's were asked for, or these are there already
     kernel = solution.NATIVE.decode_attention
     if any(has_kernel(inner_layer(layer)) for layer in model.layers) and computes(kernel, model.config):
-        model.packed_mask = partial(page_reads, kernel=kernel, chunk_kernel=chunk_kernel)
-        for layer in map(inner_layer, model.layers):
-            layer.packed_attention = attend_in_pages
+        reads = partial(page_reads, kernel=kernel, chunk_kernel=chunk_kernel)
+        PackedKernels(reads, attend_in_pages).put_on(model)
     for place, layer in enumerate(model.layers):
         if can_be_native(inner_layer(layer)):
             # One by one: the matrices of the layer that it replaces are free then.
