@@ -29,12 +29,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add = top.add_argument
     but = "default: all but scale and conversations"
     add("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(STUDIES)}; {but}")
-    add(
-        "--solution",
-        default="ref",
-        choices=sorted(SOLUTIONS),
-        help="tiny_llm is yours; default: ref",
-    )
+    add("--solution", default="ref", choices=sorted(SOLUTIONS), help="tiny_llm is yours; default: ref")
     add("--hardware", default="yi-34b", choices=list(HARDWARE), help="simulated hardware; default: yi-34b")
     add("--requests", type=whole_number(1), default=128, metavar="N", help="requests per run; default: 128")
     add(

@@ -21,11 +21,7 @@ def length_mask(positions: mx.array, total_length: int, dtype: mx.Dtype = mx.flo
 
 
 def window_mask(
-    mask: mx.array | str | None,
-    positions: mx.array,
-    total_length: int,
-    window: int | None,
-    dtype: mx.Dtype,
+    mask: mx.array | str | None, positions: mx.array, total_length: int, window: int | None, dtype: mx.Dtype
 ) -> mx.array | str | None:
     """The mask of sliding-window layers, made once per step from the full-attention mask.
 

@@ -10,16 +10,7 @@ import mlx.core as mx
 
 from ..kernel_matrix import KernelMatrix
 from ..native.attention import KeptArray
-from ..native.kernel import (
-    NativeArray,
-    ProductKernel,
-    empty,
-    of_buffer,
-    pack,
-    rows_of,
-    shared,
-    threads_for,
-)
+from ..native.kernel import NativeArray, ProductKernel, empty, of_buffer, pack, rows_of, shared, threads_for
 from ..native.page_reads import DecodeRuns
 from .quantized_pages import QuantizedPages
 

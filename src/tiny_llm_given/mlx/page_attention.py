@@ -97,11 +97,7 @@ def attend_in_pages(
 
 
 def _attend_slots(
-    query: NativeArray,
-    keys: KeptArray,
-    values: KeptArray,
-    reads: PageReads,
-    scale: float | None = None,
+    query: NativeArray, keys: KeptArray, values: KeptArray, reads: PageReads, scale: float | None = None
 ) -> NativeArray:
     """`attend_in_pages` of arrays as a kernel sees them; keys and values are those of all slots, (S, Hkv, D)."""
     factor: float = query.shape[2] ** -0.5 if scale is None else scale
@@ -118,12 +114,7 @@ def _attend_slots(
 
 
 def _attend_text(
-    query: NativeArray,
-    keys: KeptArray,
-    values: KeptArray,
-    text: ChunkText,
-    out: NativeArray,
-    scale: float,
+    query: NativeArray, keys: KeptArray, values: KeptArray, text: ChunkText, out: NativeArray, scale: float
 ) -> None:
     """Attention of the rows of a chunk: writes those rows of `out`, (T, H, D)."""
     rows, arrays = text.rows, (keys, values, text._slots)

@@ -88,13 +88,7 @@ def serve_in_stages(
     pipeline = SimulatedPipeline(hardware.cost, hardware.stages)
     specs = traffic(trace, rate, plan.requests, seed, variation)
     groups = groups_of(
-        plan.names,
-        pipeline,
-        specs,
-        TRACES[trace].most,
-        hardware.num_blocks,
-        recorder=recorder,
-        **options,
+        plan.names, pipeline, specs, TRACES[trace].most, hardware.num_blocks, recorder=recorder, **options
     )
     serve_all(groups)
     return groups[0]

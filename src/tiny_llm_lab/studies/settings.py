@@ -14,17 +14,7 @@ MODELS = {
 }
 REQUESTS, CONTEXT = 32, 4096  # of the decode step in the paper's rule
 RULE = 5  # such steps are the strict target
-COLUMNS = (
-    "model",
-    "strict s",
-    "budget",
-    "relaxed s",
-    "budget",
-    "decode",
-    "paper",
-    "prompt",
-    "paper",
-)
+COLUMNS = ("model", "strict s", "budget", "relaxed s", "budget", "decode", "paper", "prompt", "paper")
 # A prompt of 4,096 tokens, in milliseconds. That of Yi-34B is in the artefact, and the line goes through it.
 PROMPT = {"yi-34b": 758.0, "falcon-180b": 2 * 1150.0}
 
