@@ -42,16 +42,7 @@ def test_the_table_has_tokens_per_second_and_ratios():
     }  # fmt: skip
     written = io.StringIO()
     kv_pages_report.show(Console(file=written, width=100), result)
-    assert written.getvalue().splitlines()[-1].split() == [
-        "4",
-        "×",
-        "1,000",
-        "20.0",
-        "40.0",
-        "2.00",
-        "×",
-        "8",
-    ]
+    assert " ".join(written.getvalue().splitlines()[-1].split()) == "4 × 1,000 20.0 40.0 2.00 × 8"
 
 
 def test_a_conversation_returns_from_every_level(b, tmp_path):

@@ -304,10 +304,8 @@ def test_a_run_with_drafts_shows_the_time_per_token():
     console = Console(width=100, file=io.StringIO())
     reports.show(console, result)
     lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
-    assert (
-        "tiny-llm: 8 drafts in 2 decodes, 75 % of them accepted, 3.0 per decode" in lines
-        and SEVERAL_TOKENS in lines
-    )
+    assert "tiny-llm: 8 drafts in 2 decodes, 75 % of them accepted, 3.0 per decode" in lines
+    assert SEVERAL_TOKENS in lines
     assert "ms TTFT p50 p99 TPOT p50 TBT p50 p99 longest gap" in lines
     assert "tiny-llm 100.0 200.0 4.0 10.0 20.0 500.0" in lines
 
