@@ -1,11 +1,19 @@
 """`echo` of completions, with log-probabilities: what lm-eval asks for. Oracle: `prompt_logprobs` of the library."""
 
+import asyncio
+import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import openai
 import pytest
 
+from tiny_llm_common.packed_model import Sampled
+from tiny_llm_common.scheduled import Piece
 from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.server.openai_api.completion_format import CompletionFormat, Echo
+from tiny_llm_kit.server.openai_api.formats import FEW
+from tiny_llm_kit.server.openai_api.http_responses import json_parts
 from tiny_llm_ref import SamplingParams
 
 ENGINE = {"max_model_len": 256, "max_num_seqs": 4, "num_blocks": 64, "block_size": 16, "enforce_eager": True}
@@ -82,3 +90,36 @@ def test_an_engine_that_pads_its_steps_says_why_it_has_none(client_with):
         ) as refused:
             client.completions.create(**ASKED, prompt="a", max_tokens=1, echo=True, logprobs=1)
         assert refused.value.param == "echo"
+
+
+def test_a_prompt_is_written_once_for_all_its_answers_and_others_are_served_meanwhile(loaded):
+    ids = loaded[2].encode(TEXT) * 20
+    best = [Sampled(id, -1.0, {id: -1.0, 5: -2.0}) for id in ids]
+    reads, turns = [], []
+    answers = [SimpleNamespace(prompt_sampled=dict(enumerate(best)))]
+    echo = Echo([TEXT * 20], [ids], 3, lambda: reads.append(1) or answers)
+    form, pieces = (
+        CompletionFormat("m", loaded[2], True, True, echo),
+        [Piece(n, "a", best[:2]) for n in range(3)],
+    )
+
+    async def others():
+        while True:
+            turns.append(1)
+            await asyncio.sleep(0)
+
+    async def write():
+        waiting = asyncio.create_task(others())
+        for piece in pieces:
+            await form.write_logprobs(piece)
+        waiting.cancel()
+
+    asyncio.run(write())
+    assert len(reads) == 1, "read for every answer"
+    assert len(turns) >= len(ids) // FEW, "nothing else ran while the prompt was written"
+    parts = json_parts(form.whole(pieces, {}))
+    distinct = {id(part): len(part) for part in parts}
+    assert sum(distinct.values()) < sum(map(len, parts)) / 2, "a copy for every answer"
+    found = [choice["logprobs"] for choice in json.loads(b"".join(parts))["choices"]]
+    assert found[0]["tokens"] == [loaded[2].text_of(id) for id in [*ids, *ids[:2]]]
+    assert found[0] == found[1] == found[2] and found[0]["token_logprobs"] == [None, *[-1.0] * (len(ids) + 1)]

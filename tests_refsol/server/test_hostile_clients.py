@@ -42,7 +42,8 @@ PATIENCE = 300.0  # seconds: only what never comes takes as long
 
 @pytest.fixture(scope="module")
 def server(loaded_last):
-    options = ServerOptions(max_queue=16, allowed_hosts=("127.0.0.1", "localhost", "::1"))
+    hosts = ("127.0.0.1", "localhost", "::1")
+    options = ServerOptions(max_queue=16, max_request_logprobs=10_000, allowed_hosts=hosts)
     app = create_app(lambda: LLM.of(*loaded_last, **ENGINE), options)
     with BackgroundServer(app, limits=ConnectionLimits(MOST, 64)) as started:
         yield started
@@ -93,6 +94,11 @@ TURN = {"role": "user", "content": "Hi"}
             "prompt: 21 answers at once: this server takes at most 20",
         ),
         ("/v1/completions", {"prompt": ["a"] * 11, "n": 2}, "prompt: 22 answers at once"),
+        (
+            "/v1/completions",
+            {"prompt": [5] * 110, "n": 4, "logprobs": 20, "echo": True, "max_tokens": 10},
+            "logprobs: the answers may have 10080 log-probabilities, and this server returns at most 10000 (--max-req",
+        ),
         ("/v1/completions", {"prompt": LONG}, "prompt has 90000 characters: max_model_len is 512 tokens"),
         ("/v1/completions", {"prompt": ["a", LONG]}, "prompt[1] has 90000 characters: max_model_len is 512"),
         (

@@ -40,7 +40,7 @@ from tiny_llm_kit.server.listener import listen, url_of
 from tiny_llm_kit.server.openai_api import draining_server
 from tiny_llm_kit.server.openai_api.completion_format import CompletionFormat
 from tiny_llm_kit.server.openai_api.formats import ChatFormat
-from tiny_llm_kit.server.openai_api.http_responses import event
+from tiny_llm_kit.server.openai_api.http_responses import event, json_parts
 from tiny_llm_kit.server.openai_api.live_page import policy_of
 from tiny_llm_kit.server.openai_api.schemas import StreamOptions
 from tiny_llm_kit.server.server import ServerOptions, create_app
@@ -278,14 +278,19 @@ def test_stop_strings_and_log_probabilities_of_both_endpoints(client, alone):
     assert all(len(each.top_logprobs) == 3 and each.top_logprobs[0].token == each.token for each in content)
 
 
+def written(kind, tokenizer, sampled):
+    """The log-probabilities of an answer as its client reads them."""
+    form, piece = kind("m", tokenizer, True), Piece(0, "", sampled)
+    asyncio.run(form.write_logprobs(piece))
+    return json.loads(b"".join(json_parts(form.choice(piece))))["logprobs"]
+
+
 def test_the_bytes_of_a_token_are_its_own_and_not_those_of_its_text(loaded):
     """A token may be a part of a character: its text is U+FFFD, its bytes are not."""
     tokenizer = loaded[2]
     ids = tokenizer.encode("\U0001f3b2")
     assert len(ids) > 1
-    content = ChatFormat("m", tokenizer, True).choice(
-        Piece(0, "", [Sampled(id, -1.0, {id: -1.0}) for id in ids])
-    )["logprobs"]["content"]
+    content = written(ChatFormat, tokenizer, [Sampled(id, -1.0, {id: -1.0}) for id in ids])["content"]
     assert b"".join(bytes(each["bytes"]) for each in content) == "\U0001f3b2".encode()
     assert all(each["bytes"] == each["top_logprobs"][0]["bytes"] for each in content)
 
@@ -293,10 +298,10 @@ def test_the_bytes_of_a_token_are_its_own_and_not_those_of_its_text(loaded):
 def test_a_special_token_beside_its_log_probability_is_text_as_in_vllm(loaded):
     tokenizer = loaded[2]
     [end] = tokenizer.encode("<|im_end|>")
-    piece = Piece(0, "", [Sampled(end, -1.0, {end: -1.0})])
-    found = CompletionFormat("m", tokenizer, True).choice(piece)["logprobs"]
+    sampled = [Sampled(end, -1.0, {end: -1.0})]
+    found = written(CompletionFormat, tokenizer, sampled)
     assert found["tokens"] == ["<|im_end|>"] and found["top_logprobs"] == [{"<|im_end|>": -1.0}]
-    [entry] = ChatFormat("m", tokenizer, True).choice(piece)["logprobs"]["content"]
+    [entry] = written(ChatFormat, tokenizer, sampled)["content"]
     assert entry["token"] == "<|im_end|>" and bytes(entry["bytes"]) == b"<|im_end|>"
 
 
@@ -321,8 +326,7 @@ def test_bytes_that_are_no_character_are_one_in_offsets(loaded):
     tokenizer = loaded[2]
     smile, word = tokenizer.encode("\U0001f600"), tokenizer.encode(" end")
     tokens = [smile[0], *word, *smile, *word]
-    piece = Piece(0, "", [Sampled(id, -1.0, {id: -1.0}) for id in tokens])
-    found = CompletionFormat("m", tokenizer, True).choice(piece)["logprobs"]
+    found = written(CompletionFormat, tokenizer, [Sampled(id, -1.0, {id: -1.0}) for id in tokens])
     text = tokenizer.decode(tokens)
     assert text.startswith("\ufffd end\U0001f600 end")
     assert found["text_offset"] == [0, *[1] * len(word), *[5] * len(smile), *[6] * len(word)]

@@ -54,7 +54,10 @@ class PendingDraws:
         rows = self.read()
         if rows.ndim == 1:
             return [(token, None, None) for token in rows.tolist()[: len(self.counts)]]
-        return [_choice(row, count) for row, count in zip(rows, self.counts, strict=False)]
+        # All rows at once: those of a prompt are many, and a thread of Python stops the others.
+        values, best = np.split(rows[:, 1:], [rows.shape[1] // 2], axis=1)
+        columns = rows[:, 0].astype(int).tolist(), values.tolist(), best.astype(int).tolist()
+        return [*map(_choice, *columns, self.counts)]
 
 
 class SeededSampler:
@@ -176,10 +179,9 @@ def filter_key(params: SamplingParams) -> tuple[int | None, float | None]:
     return params.top_k or None, None if params.top_p == 1 else params.top_p
 
 
-def _choice(row: np.ndarray, count: int | None) -> Choice:
-    """From a row of `score_tokens`: the token, its log-probability, then values and ids of the most probable."""
+def _choice(token: int, values: Sequence[float], ids: Sequence[int], count: int | None) -> Choice:
+    """From a row of `score_tokens`: the token; its log-probability and those of the most probable; the ids of these."""
     if count is None:
-        return int(row[0]), None, None
-    values, ids = np.split(row[2:], 2)
-    best = {int(token): float(value) for token, value in zip(ids[:count], values[:count], strict=True)}
-    return int(row[0]), float(row[1]), best
+        return token, None, None
+    own, *best = values
+    return token, own, dict(zip(ids[:count], best[:count], strict=True))

@@ -1,15 +1,17 @@
 """Answers as /v1/completions writes them: plain text, with the prompt before it if the client wants that."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from ...model.files import Json
 from ...model.tokenization import Tokenizer
 from ...solution_types import Piece, Sampled
-from .formats import AnswerFormat
+from .formats import AnswerFormat, Columns, columns
 from .service_contract import AnswerState
+
+COLUMNS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,11 @@ class CompletionFormat(AnswerFormat):
         echo: Echo | None = None,
     ):
         super().__init__(model, tokenizer, with_logprobs)
+        self._names = self._text, lambda token: bytes_name(tokenizer.bytes_of(token)), "token_id:{}".format
         self._new_places = partial(TokenPlaces, tokenizer, skip_special_tokens)
         self._places: defaultdict[int, TokenPlaces] = defaultdict(self._new_places)  # by answer
         self._echo, self._echoed = echo, set[int]()
+        self._prompts: dict[int, Columns] = {}  # the log-probabilities of each, for all of its answers
         self.drops_answer = echo is not None and echo.drops_answer
 
     def first_chunks(self, count: int) -> list[Json]:
@@ -88,50 +92,54 @@ class CompletionFormat(AnswerFormat):
         return self.delta(answer)
 
     def delta(self, piece: Piece) -> Json:
-        is_first = self._echo is not None and piece.index not in self._echoed
         if self.drops_answer:
-            piece = replace(piece, text="", sampled=[], finish_reason=piece.finish_reason and "length")
+            piece = replace(piece, text="", finish_reason=piece.finish_reason and "length")
         text = self._take_echo(piece.index) + piece.text
-        logprobs = self._logprobs(piece, is_first) if self.with_logprobs else None
+        logprobs = self._logprobs.pop(piece.index, None)
         return self._choice(piece.index, text, logprobs, piece.finish_reason, piece.stop_reason)
 
     @staticmethod
     def _choice(
         index: int,
         text: str,
-        logprobs: dict[str, list] | None = None,
+        logprobs: Columns | None = None,
         finish_reason: str | None = None,
         stop_reason: int | str | None = None,
     ) -> Json:
         reasons = {"finish_reason": finish_reason, "stop_reason": stop_reason}
         return {"index": index, "text": text, "logprobs": logprobs, **reasons}
 
-    def _logprobs(self, piece: Piece, is_first: bool) -> dict[str, list]:
+    async def _columns(self, piece: Piece) -> Columns:
         before = 0 if self._echo is None else len(self._echo.text(piece.index))
-        tokens, places = [each.token for each in piece.sampled], self._places[piece.index]
-        found = self._columns(tokens, piece.sampled, [before + places.next(token) for token in tokens])
-        if self._echo is None or not is_first:
-            return found
-        asked = self._echo.tokens(piece.index)
-        prompt = self._columns(asked, self._echo.sampled(piece.index), [*map(self._new_places().next, asked)])
-        return {name: prompt[name] + found[name] for name in found}
+        sampled = [] if self.drops_answer else piece.sampled
+        rows = self._rows([each.token for each in sampled], sampled, self._places[piece.index], before)
+        own = await columns(COLUMNS, rows)
+        if self._echo is None or piece.index in self._echoed:
+            return own
+        prompt = await self._prompt_columns(self._echo, piece.index)
+        return {name: prompt[name] + own[name] for name in COLUMNS}
 
-    def _columns(
-        self, tokens: Sequence[int], sampled: Sequence[Sampled | None], offsets: list[int]
-    ) -> dict[str, list]:
-        return {
-            "tokens": [*map(self._text, tokens)],
-            "token_logprobs": [each and each.logprob for each in sampled],
-            "top_logprobs": [each and self._best(each) for each in sampled],
-            "text_offset": offsets,
-        }
+    async def _prompt_columns(self, echo: Echo, index: int) -> Columns:
+        """Those of an answer's prompt, computed and written for the first of its answers alone."""
+        number = index // echo.n
+        if number not in self._prompts:
+            rows = self._rows(echo.tokens(index), echo.sampled(index), self._new_places())
+            self._prompts[number] = await columns(COLUMNS, rows)
+        return self._prompts[number]
+
+    def _rows(
+        self, tokens: Sequence[int], sampled: Sequence[Sampled | None], places: "TokenPlaces", before: int = 0
+    ) -> Iterable[Sequence[object]]:
+        for token, each in zip(tokens, sampled, strict=True):
+            best = each and self._best(each)
+            yield self._text(token), each and each.logprob, best, before + places.next(token)
 
     def _best(self, sampled: Sampled) -> dict[str, float | None]:
         """The most probable tokens and the one drawn, by text. It has its own text, whatever others look like."""
         best = {**(sampled.top_logprobs or {}), sampled.token: sampled.logprob}
         texts = {sampled.token: self._text(sampled.token)}
         for token in best:
-            names = self._text(token), bytes_name(self.tokenizer.bytes_of(token)), f"token_id:{token}"
+            names = (name(token) for name in self._names)
             texts.setdefault(token, next(name for name in names if name not in texts.values()))
         return {texts[token]: value for token, value in best.items()}
 

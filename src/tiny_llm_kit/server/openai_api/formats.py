@@ -1,10 +1,13 @@
 """Answers as the two completion endpoints write them: whole, or a chunk for each piece of a stream."""
 
+import asyncio
 import json
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import islice
 from typing import Protocol
 
 from ...model.files import Json
@@ -16,6 +19,8 @@ from .schemas import StreamOptions
 from .tool_use import ToolUse
 
 MARK = "\0"  # stands for a text, where the JSON around it is written
+FEW = 32  # rows that are written at a time: with 20 log-probabilities, some milliseconds
+Columns = dict[str, list[bytes]]  # each a list whose values are JSON already, see `json_parts`
 
 
 class AnswerFormat:
@@ -35,6 +40,16 @@ class AnswerFormat:
     def __init__(self, model: str, tokenizer: Tokenizer, with_logprobs: bool):
         self.model, self.tokenizer, self.with_logprobs = model, tokenizer, with_logprobs
         self.id, self.created = f"{self.prefix}-{uuid.uuid4().hex}", int(time.time())
+        self._text = cache(lambda token: tokenizer.text_of(token))
+        self._logprobs: dict[int, Columns] = {}  # of the next piece of each answer
+
+    async def write_logprobs(self, piece: Piece) -> None:
+        """Write the log-probabilities of a piece, which `choice` or `delta` then has, if the client wants them."""
+        if self.with_logprobs:
+            self._logprobs[piece.index] = await self._columns(piece)
+
+    async def _columns(self, piece: Piece) -> Columns:
+        raise NotImplementedError
 
     def whole(self, answers: Sequence[Piece], usage: Json) -> Json:
         """The answer of a request that is not streamed."""
@@ -72,9 +87,6 @@ class AnswerFormat:
             "model": self.model,
             "choices": choices,
         }
-
-    def _text(self, token: int) -> str:
-        return self.tokenizer.text_of(token)
 
 
 class ChatFormat(AnswerFormat):
@@ -128,8 +140,11 @@ class ChatFormat(AnswerFormat):
             self._readers[piece.index] = self._new_reader()
         return self._readers[piece.index].add(piece.text, piece.finish_reason is not None)
 
+    async def _columns(self, piece: Piece) -> Columns:
+        return await columns(["content"], ([self._logprob(each)] for each in piece.sampled))
+
     def _choice(self, index: int, name: str, content: Json, piece: Piece | None = None) -> Json:
-        logprobs = {"content": [*map(self._logprob, piece.sampled)]} if piece and self.with_logprobs else None
+        logprobs = self._logprobs.pop(index, None)
         reasons = {name: piece and getattr(piece, name) for name in ("finish_reason", "stop_reason")}
         if index in self._readers:
             has_calls = self._readers[index].has_calls
@@ -143,6 +158,21 @@ class ChatFormat(AnswerFormat):
     def _entry(self, token: int, logprob: float | None) -> Json:
         bytes_of = self.tokenizer.bytes_of
         return {"token": self._text(token), "logprob": logprob, "bytes": list(bytes_of(token))}
+
+
+async def columns(names: Sequence[str], rows: Iterable[Sequence[object]]) -> Columns:
+    """The columns of a table as JSON. A few rows are computed and written at a time: others are served between.
+
+    On a thread it would stop the others as well, because it holds the interpreter's lock.
+    """
+    rows, written, start = iter(rows), {name: [] for name in names}, time.monotonic()
+    while few := list(islice(rows, FEW)):
+        for texts, column in zip(written.values(), zip(*few, strict=True), strict=True):
+            texts.append(json.dumps(column)[1:-1].encode())
+        if len(few) == FEW:  # others have as much time as this took
+            await asyncio.sleep(time.monotonic() - start)
+            start = time.monotonic()
+    return {name: [b", ".join(texts)] if texts else [] for name, texts in written.items()}
 
 
 class StreamEvents(Protocol):

@@ -16,8 +16,8 @@ from .errors import BUSY, INTERNAL, ApiError, unavailable
 from .formats import AnswerFormat, ChatFormat, token_counts
 from .http_responses import STREAM, AsciiJson, Disconnected, EventStream, event, while_connected
 from .responses import ResponseBody, ResponsesFormat
-from .service_contract import AnswerStream, ModelService, ServiceRequest
-from .submission import chat_ids, check_body, names_of, prompt_ids, prompts_of, sampling_params, service_of
+from .service_contract import AnswerStream, ModelService
+from .submission import chat_ids, check_body, prompt_ids, prompts_of, sampling_params, service_of, submit
 from .tool_use import NewReader, ToolUse, begins_inside_thought, may_think, new_plain_reader, template_names
 
 
@@ -68,9 +68,7 @@ async def completion(service: ModelService, request: Request, body: schemas.Comp
     prompts = prompts_of(body.prompt)
     service.check_room(len(prompts), params.n)
     ids = await prompt_ids(service, prompts)
-    fields = names_of("prompt", len(ids))
-    submitted = ServiceRequest(ids, params, body.priority or "interactive", fields)
-    stream = await service.submit(submitted, bool(body.stream))
+    stream = await submit(service, body, ids, params, "prompt")
     tokenizer = service.model.tokenizer
     name, with_logprobs = service.options.model_name, body.logprobs is not None
     echo = None
@@ -114,8 +112,7 @@ async def opened(
     form = uses.grammar(tokenizer, min(limit or room, room)), uses.shows_special(tokenizer)
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     params = sampling_params(service.names, body, limit, logprobs, *form)
-    submitted = ServiceRequest([ids], params, body.priority or "interactive", ["messages"])
-    stream = await service.submit(submitted, bool(body.stream))
+    stream = await submit(service, body, [ids], params, "messages")
     # A form leaves no room for the rest of a thought that the prompt has begun.
     begun = params.structured_outputs is None and begins_inside_thought(tokenizer, ids)
     thinks = may_think(tokenizer, options.reasoning_parser)
@@ -167,6 +164,8 @@ class Generation:
             for piece in pieces:
                 before = answers.get(piece.index)
                 answers[piece.index] = piece if before is None else before.followed_by(piece)
+        for answer in answers.values():
+            await self.format.write_logprobs(answer)
         return [answers[index] for index in sorted(answers)]
 
     async def _events(self, body: schemas.GenerationBody) -> AsyncGenerator[str, None]:
@@ -177,8 +176,10 @@ class Generation:
         try:
             async for pieces in self.stream:
                 check_pieces(pieces)
-                for text in filter(None, map(events, pieces)):
-                    yield text
+                for piece in pieces:
+                    await self.format.write_logprobs(piece)
+                    if text := events(piece):
+                        yield text
         except ApiError as error:  # the status was sent long ago
             yield event(error.in_words_of(body.own_names).body()) + self.format.end
         else:

@@ -5,14 +5,16 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from typing import TypeVar
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
 DONE = "data: [DONE]\n\n"  # how OpenAI's streams end
+WRITTEN = uuid.uuid4().hex  # stands for values that are JSON already; never sent, so no text can contain it
 
 
 # Each event, as OpenAPI 3.2 describes streams: a chunk in JSON, or [DONE].
@@ -20,11 +22,31 @@ EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required
 STREAM = {200: {"content": {"text/event-stream": {"itemSchema": EVENT}}}}
 
 
-class AsciiJson(JSONResponse):
-    """JSON in ASCII: text may hold half a surrogate pair, which UTF-8 cannot encode."""
+def json_parts(content: object) -> list[bytes]:
+    """JSON in ASCII, in parts. Text may hold half a surrogate pair, which UTF-8 cannot encode.
 
-    def render(self, content: object) -> bytes:
-        return json.dumps(content).encode()
+    Bytes in `content` are values of a list that are JSON already, such as `1, 2, 3`. They are parts of their own, and
+    are not copied, however many lists they are in.
+    """
+    written: list[bytes] = []
+    text = json.dumps(content, default=lambda values: written.append(values) or WRITTEN)
+    around = text.encode().split(f'"{WRITTEN}"'.encode())
+    return [part for pair in zip(around, [*written, b""], strict=True) for part in pair if part]
+
+
+class AsciiJson(Response):
+    """JSON whose parts are sent one after the other: others are served between, and there is no copy of the whole."""
+
+    def __init__(self, content: object, status: int = 200, headers: Mapping[str, str] | None = None):
+        self._parts = json_parts(content)
+        length = {"Content-Length": str(sum(map(len, self._parts)))}
+        super().__init__(None, status, {**(headers or {}), **length}, "application/json")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for part in self._parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 class Disconnected(Exception):
@@ -33,7 +55,7 @@ class Disconnected(Exception):
 
 def event(content: object) -> str:
     """One server-sent event."""
-    return f"data: {json.dumps(content)}\n\n"
+    return f"data: {b''.join(json_parts(content)).decode()}\n\n"
 
 
 async def has_gone(receive: Receive) -> None:

@@ -20,6 +20,8 @@ class ServerOptions:
         request_timeout: seconds until a request is given up.
         drain_timeout: seconds that open requests have to end, once the server stops.
         max_body_bytes: bytes of a request; None is 1 MiB, and 32 for each token of the context.
+        max_request_logprobs: log-probabilities that the answers to a request may have, each token's own and those of
+            the most probable ones, some 30 bytes each; a request that may have more is refused with 400.
         allowed_hosts: names of this server that the Host header of a request may have; None accepts all. On the command
             line "*" accepts all, and without the option those of this machine, or all with another --host.
         live_controls: whether the page at / may change the token budget of a step.
@@ -48,6 +50,7 @@ class ServerOptions:
     request_timeout: float = 600.0
     drain_timeout: float = 30.0
     max_body_bytes: int | None = None
+    max_request_logprobs: int = 8_000_000
     allowed_hosts: tuple[str, ...] | None = None
     live_controls: bool = False
     tool_call_parser: str | None = None
@@ -76,7 +79,8 @@ class ServerOptions:
         return self.max_body_bytes or BODY_BYTES + TOKEN_BYTES * (context or 0)
 
     def __post_init__(self):
-        for name, least in (("max_queue", 0), ("drain_timeout", 0), ("max_body_bytes", 1)):
+        leasts = {"max_queue": 0, "drain_timeout": 0, "max_body_bytes": 1, "max_request_logprobs": 0}
+        for name, least in leasts.items():
             if (value := getattr(self, name)) is not None and not value >= least:  # neither is NaN
                 raise ValueError(f"{name} is {value}: give at least {least}")
         if not self.request_timeout > 0:

@@ -12,7 +12,7 @@ from ...model.files import Json
 from ...solution_types import SamplingParams, ServingPackage, StructuredOutputsParams
 from .errors import ApiError, not_serving
 from .schemas import GenerationBody, Message
-from .service_contract import ModelService
+from .service_contract import AnswerStream, ModelService, ServiceRequest
 
 LOG = logging.getLogger("tiny_llm.server")
 NO_NAMES: Json = {}
@@ -208,3 +208,28 @@ def check_body(service: ModelService, body: GenerationBody) -> None:
         )
         raise ApiError(400, message, param="best_of")
     check_ready(service)
+
+
+async def submit(
+    service: ModelService,
+    body: GenerationBody,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    field: str,
+) -> AnswerStream:
+    """Submit the prompts that a field of a body has; see `ServiceRequest` and `ModelService.submit`.
+
+    Raises:
+        ApiError: also 400, the answers may have more log-probabilities than the server returns to one request.
+    """
+    context, most = service.model.max_model_len, service.options.max_request_logprobs
+    limit = context if params.max_tokens is None else params.max_tokens
+    tokens = sum(min(limit, context - len(prompt)) for prompt in prompts)
+    tokens += 0 if params.prompt_logprobs is None else sum(map(len, prompts))
+    count = 0 if params.logprobs is None else tokens * params.n * (1 + params.logprobs)
+    if count > most:
+        message = f"logprobs: the answers may have {count} log-probabilities, and this server returns at most {most} "
+        message += "(--max-request-logprobs): ask for fewer, or give a smaller n or max_tokens"
+        raise ApiError(400, message, param="logprobs")
+    request = ServiceRequest(prompts, params, body.priority or "interactive", names_of(field, len(prompts)))
+    return await service.submit(request, bool(body.stream))
