@@ -6,6 +6,7 @@ import os
 import random
 import re
 import signal
+import threading
 import weakref
 from collections import deque
 from copy import copy
@@ -616,6 +617,69 @@ def test_a_draw_that_fails_ends_its_requests_and_no_others(make, monkeypatch):
     with pytest.raises(RuntimeError, match="the device is gone"):
         llm.generate(PROMPTS, SIX)
     assert is_empty(llm) and texts(llm.generate(PROMPTS, SIX)) == expected
+
+
+CALLS = {
+    "generate": lambda llm: llm.generate(PROMPTS[:1], SIX, use_tqdm=False),
+    "chat": lambda llm: llm.chat([{"role": "user", "content": "Hi"}], SIX, use_tqdm=False),
+    "stream": lambda llm: llm.stream([5, 6], SIX, lambda text: None),
+    "reset_prefix_cache": LLM.reset_prefix_cache,
+    "close": LLM.close,
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_call_on_another_thread_waits_until_the_first_has_returned(make, call):
+    llm, threads, failures, reached = make(), [], [], threading.Event()
+    expected = texts(llm.generate(PROMPTS[:2], SIX))
+    lock = llm.engine._lock
+
+    class Watched:
+        """The engine's lock, which tells when the other thread has come to it."""
+
+        def __enter__(self):
+            reached.set()
+            lock.acquire()
+
+        def __exit__(self, *exception):
+            lock.release()
+
+    def other():
+        try:
+            call(llm)
+        except BaseException as error:
+            failures.append(error)
+        reached.set()  # without a lock
+
+    def on_event(event):
+        threads.append(threading.current_thread())
+        if len(threads) == 1:
+            reached.clear()
+            started.start()
+            reached.wait()
+
+    started, llm.engine._lock = threading.Thread(target=other), Watched()
+    llm.engine.listeners.append(on_event)
+    found = texts(llm.generate(PROMPTS[:2], SIX, use_tqdm=False))
+    started.join()
+    assert (found, failures) == (expected, [])
+    first = threads.index(started) if started in threads else len(threads)
+    assert set(threads[:first]) == {threading.current_thread()} and set(threads[first:]) <= {started}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_call_inside_a_call_is_refused_and_the_outer_one_goes_on(make, call):
+    llm, refused = make(), []
+
+    def inside(news):
+        with pytest.raises(RuntimeError, match="this thread is inside a call of this LLM, in a"):
+            call(llm)
+        refused.append(news)
+
+    with llm.engine.heard_by(inside):
+        assert llm.stream([5, 6], SIX, inside) == "".join(each for each in refused if isinstance(each, str))
+    assert len(refused) > 6
+    call(llm)
 
 
 def test_nothing_is_reset_while_a_request_waits_or_runs(make):

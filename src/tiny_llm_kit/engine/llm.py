@@ -33,7 +33,11 @@ PLAIN = "generate continues texts as they are, and this is a chat model: chat(me
 
 
 class LLM:
-    """A model with Week 3's engine. Keeps its prefix cache from call to call; not for several threads at once.
+    """A model with Week 3's engine. Keeps its prefix cache from call to call.
+
+    Several threads may share it. Their calls take turns: `generate`, `chat`, `stream`, `reset_prefix_cache` and `close`
+    wait until the call before them has returned. A server runs requests of several threads together. A listener or
+    callback of a call must not make another one on its thread: that raises a RuntimeError.
 
     Use it as a context manager, or call `close`: both give its memory back.
 
@@ -141,9 +145,10 @@ class LLM:
             Whatever the model raises, likewise.
         """
         check_call(vllms)
-        requests = self._requests(prompts, sampling_params)
-        self._say_if_plain(requests)
-        return self._served(requests, use_tqdm)
+        with self.engine.turn():
+            requests = self._requests(prompts, sampling_params)
+            self._say_if_plain(requests)
+            return self._served(requests, use_tqdm)
 
     def _requests(self, prompts: Any, sampling_params: Any) -> list[EngineRequest]:
         listed = as_list(prompts)
@@ -197,7 +202,8 @@ class LLM:
             for conversation in conversations_of(messages)
         ]
         check_call(vllms)
-        return self._served(self._requests(prompts, sampling_params), use_tqdm)
+        with self.engine.turn():
+            return self._served(self._requests(prompts, sampling_params), use_tqdm)
 
     def stream(self, prompt: Sequence[int], sampling_params: Any, on_text: Callable[[str], object]) -> str:
         """Answer one prompt and yield the text piece by piece.
@@ -209,9 +215,10 @@ class LLM:
         Raises:
             ValueError: the prompt cannot be served.
         """
-        request = self.engine.request(None, prompt, sampling_params)
-        [sequence], stream = request.sequences, _TextStream(on_text)
-        self.engine.run([request], lambda: stream.emit(sequence))
+        with self.engine.turn():
+            request = self.engine.request(None, prompt, sampling_params)
+            [sequence], stream = request.sequences, _TextStream(on_text)
+            self.engine.run([request], lambda: stream.emit(sequence))
         [answer] = request.output().outputs
         if answer.error is not None:
             raise ValueError(answer.error)
@@ -232,11 +239,13 @@ class LLM:
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes."""
-        self.engine.reset_prefix_cache()
+        with self.engine.turn():
+            self.engine.reset_prefix_cache()
 
     def close(self) -> None:
-        """Free the memory of weights and KV blocks. Closing twice does nothing."""
-        self.engine.close()
+        """Free the memory of weights and KV blocks, once no call is running. Closing twice does nothing."""
+        with self.engine.turn():
+            self.engine.close()
 
     def __enter__(self) -> "LLM":
         return self

@@ -1,5 +1,6 @@
 """Week 3's engine: serves requests with a runner and a scheduler that `open_engine` has made."""
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,11 +25,16 @@ NO_PROMPT_ROWS = (
     "prompt_logprobs needs steps of any number of sampled rows, and these are padded: use enforce_eager=True without "
     "bucketing_strategy"
 )
+NESTED = (
+    "this thread is inside a call of this LLM, in a listener or callback: call again when it has returned"
+)
 
 
 @dataclass(eq=False)
 class LLMEngine:
-    """Serves requests with one model. An `Engine` for the loop of Day 3.6. Not for several threads at once.
+    """Serves requests with one model. An `Engine` for the loop of Day 3.6.
+
+    Not for several threads at once: the calls of `LLM` take turns, by `turn`.
 
     `open_engine` makes its parts.
 
@@ -58,6 +64,7 @@ class LLMEngine:
     is_closed: bool = field(default=False, init=False)
 
     def __post_init__(self):
+        self._lock, self._caller = threading.Lock(), None
         self._open: dict[int, EngineRequest] = {}  # by the number of each sequence that has not ended
         self._requests = RequestFactory(
             self.names,
@@ -137,6 +144,22 @@ class LLMEngine:
             self.cold.on_event(event)
         for listener in self.listeners:
             listener(event)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """One call of `LLM`: those of other threads wait until it has returned.
+
+        Raises:
+            RuntimeError: this thread is inside such a call, and would wait for itself.
+        """
+        if self._caller == threading.get_ident():
+            raise RuntimeError(NESTED)
+        with self._lock:
+            self._caller = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._caller = None
 
     @contextmanager
     def heard_by(self, *listeners: Callable[[Any], object]) -> Iterator[None]:
