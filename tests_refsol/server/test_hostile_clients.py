@@ -11,6 +11,7 @@ import logging
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from openai._constants import DEFAULT_CONNECTION_LIMITS
 from pydantic import ValidationError
 
 from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.model import template_process
 from tiny_llm_kit.server import arguments
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api import draining_server, middleware
@@ -130,6 +132,53 @@ def test_what_can_never_be_served_is_refused_unread(server, monkeypatch, path, b
     assert status == 400, found
     assert says in found["error"]["message"], found["error"]["message"]
     assert seen == []
+
+
+LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{{ print }}{% endfor %}{% endfor %}"
+HOSTILE = [
+    LOOP,
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(99) }}",
+    "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
+    "{% for a in range(9999) %}{{ 'x' * 99 }}{% endfor %}",
+    "{{ 'x' * 10 ** 12 }}",
+    "{{ '%1000000000000d' % 1 }}",
+    "{{ 10 ** (10 ** 9) }}",
+]
+
+
+@pytest.fixture
+def templates(server, monkeypatch):
+    """Uses another chat template, until the test has ended, and little time for it; gives the process."""
+    tokenizer, texts = server.server.service.engine.tokenizer, server.server.service.texts
+    monkeypatch.setattr(tokenizer, "_chat_template", tokenizer._chat_template)
+    monkeypatch.setattr(template_process, "SECONDS", 0.05)
+    return SimpleNamespace(use=tokenizer.use_chat_template, process=texts._templates)
+
+
+@pytest.mark.parametrize("template", HOSTILE)
+def test_a_hostile_template_is_one_400_and_the_next_one_is_rendered(server, templates, template):
+    body = {"messages": [TURN], "max_tokens": 1}
+    templates.use(template)
+    status, _, found = ask(server, "POST", "/v1/chat/completions", body)
+    assert status == 400 and found["error"]["message"].startswith("messages: the chat template ")
+    templates.use("{{ messages[0].content }}")
+    assert ask(server, "POST", "/v1/chat/completions", body)[0] == 200
+
+
+def test_others_are_served_while_a_template_loops(server, templates, monkeypatch):
+    monkeypatch.setattr(template_process, "SECONDS", 1e6)  # only the test ends it
+    templates.use(LOOP)
+    with ThreadPoolExecutor() as pool:
+        looping = pool.submit(ask, server, "POST", "/tokenize", {"messages": [TURN]})
+        for path, body in (
+            ("/v1/completions", {"prompt": "a", "max_tokens": 1}),
+            ("/tokenize", {"prompt": "a " * 2000}),
+        ):
+            assert ask(server, "POST", path, body)[0] == 200
+        assert not looping.done()
+        while not looping.done():
+            templates.process.close()
+    assert looping.result()[0] == 400
 
 
 def test_one_wrong_entry_of_a_long_list_is_enough(server):

@@ -1,7 +1,8 @@
 """The chat template of a model folder, and messages as OpenAI's API has them, of which it makes a prompt."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
@@ -112,18 +113,24 @@ class ChatTemplate:
     """
 
     def __init__(self, sources: Json, file: Path, special_tokens: Mapping[str, str]):
-        self._sources, self._file, self.special_tokens = dict(sources), file, dict(special_tokens)
+        self._sources, self.file, self.special_tokens = dict(sources), file, dict(special_tokens)
 
     @property
     def source(self) -> str:
         """The texts of all its templates."""
         return "\n".join(text for text in self._sources.values() if isinstance(text, str))
 
-    def render(self, messages: Sequence[Json], add_generation_prompt: bool = True, **names: object) -> str:
+    def render(
+        self,
+        messages: Sequence[Json],
+        add_generation_prompt: bool = True,
+        most_characters: float = math.inf,
+        **names: object,
+    ) -> str:
         """The prompt for `messages`, each `{"role": …, "content": …}`; `names` are further variables of the template.
 
         Raises:
-            ChatTemplateError: there is no default template, it rejects the messages, or it fails on them.
+            ChatTemplateError: there is no default template, it rejects the messages, fails on them, or writes more.
         """
         has_tools = names.get("tools") is not None and "tool_use" in self._sources
         try:
@@ -131,7 +138,7 @@ class ChatTemplate:
             # Templates test whether tools and documents are None, and undefined is not None.
             given = {"tools": None, "documents": None, **self.special_tokens, **names}
             given |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
-            return template.render(given)
+            return "".join(self._within(template.generate(given), most_characters))
         except jinja2.TemplateSyntaxError as error:
             reason = f"chat template line {error.lineno}: {shown(error.message)}; download the file again"
         except _Refused as error:
@@ -141,7 +148,16 @@ class ChatTemplate:
         except Exception as error:  # a template is a program: it can fail in any way
             what = f"{type(error).__name__}: {shown(str(error), 200)}"
             reason = f"the chat template fails on these messages: {what}; check their roles"
-        raise ChatTemplateError(self._file, reason)
+        raise ChatTemplateError(self.file, reason)
+
+    def _within(self, pieces: Iterable[str], most: float) -> Iterator[str]:
+        for piece in pieces:
+            most -= len(piece)
+            if most < 0:
+                raise ChatTemplateError(
+                    self.file, "the chat template writes more than the context can hold: send less"
+                )
+            yield piece
 
     def _source(self, name: str) -> str:
         source = self._sources.get(name)
@@ -149,7 +165,7 @@ class ChatTemplate:
             return source
         names = ", ".join(sorted(self._sources)) or "nothing"
         raise ChatTemplateError(
-            self._file, f"chat_template must be a text or a list with a default, and has {shown(names)}"
+            self.file, f"chat_template must be a text or a list with a default, and has {shown(names)}"
         )
 
 

@@ -177,13 +177,18 @@ class Tokenizer:
             ChatTemplateError: there is no template, or it fails on these messages.
             ValueError: a message has no text.
         """
+        return self.template.render([*map(plain_message, messages)], add_generation_prompt, **names)
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The chat template. Raises ChatTemplateError without one."""
         if self._chat_template is None:
             raise ChatTemplateError(
                 None,
                 "the model has no chat template (chat_template of tokenizer_config.json, chat_template.jinja, or "
                 "tokenizer.chat_template of a GGUF file); give a plain prompt or choose a chat model",
             )
-        return self._chat_template.render([*map(plain_message, messages)], add_generation_prompt, **names)
+        return self._chat_template
 
     def use_chat_template(self, template: str) -> None:
         """Use another chat template than the model's own.

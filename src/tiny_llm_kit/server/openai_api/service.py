@@ -6,9 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
 
 from ...engine.backends.grammar import CompiledGrammar
 from ...engine.llm import LLM
@@ -20,9 +18,9 @@ from ...terminal import FatalError
 from .errors import ApiError, not_serving, overloaded
 from .server_options import ServerOptions
 from .service_contract import ServedModel, ServiceRequest
+from .text_work import TextWork
 
 LOG = logging.getLogger("tiny_llm.server")
-T = TypeVar("T")
 
 
 class EngineService:
@@ -49,7 +47,7 @@ class EngineService:
         self._stopping: asyncio.Task | None = None
         self._serving: asyncio.Task
         self._event_loop: asyncio.AbstractEventLoop
-        self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self.texts = TextWork()
         self._return_times = ReturnTimes()
 
     async def run(self) -> None:
@@ -96,7 +94,7 @@ class EngineService:
         Stopping twice is stopping once.
         """
         if self._stopping is None:
-            self._tokenizing.shutdown(wait=False)
+            self.texts.close()
             self._stopping = asyncio.create_task(self._stop())
         await asyncio.shield(self._stopping)
 
@@ -137,12 +135,6 @@ class EngineService:
         engine = self.engine
         return ServedModel(engine.tokenizer, engine.max_model_len, engine.runner.vocab_size)
 
-    async def with_texts(self, characters: int, work: Callable[[], T]) -> T:
-        """See `ModelService.with_texts`."""
-        if characters < LONG_TEXT:
-            return work()
-        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, work)
-
     def check_room(self, prompts: int, n: int) -> None:
         """Refuse a request for too many answers, `n` to each prompt, before the prompts are read.
 
@@ -178,7 +170,7 @@ class EngineService:
         params = request.params
         engine, requests, held = self.engine, [], None
         if params.structured_outputs is not None:  # a large schema takes as long as a long text
-            held = await self.with_texts(LONG_TEXT, partial(self._compile, engine, params))
+            held = await self.texts.run(LONG_TEXT, partial(self._compile, engine, params))
         for name, ids in zip(request.fields, request.prompts, strict=True):
             requests.append(engine.request(None, ids, params, priority=request.priority))
             if (error := requests[-1].refusal) is not None:

@@ -1,14 +1,13 @@
 """What the endpoints ask of a service: an `EngineService`, or a `ReplicatedService`."""
 
-from collections.abc import AsyncIterable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from ...model.tokenization import Tokenizer
 from ...solution_types import Piece, Sampled, SamplingParams, ServingPackage
 from .server_options import ServerOptions
-
-T = TypeVar("T")
+from .text_work import TextWork
 
 
 @dataclass(frozen=True)
@@ -91,6 +90,7 @@ class ModelService(Protocol):
     options: ServerOptions
     names: ServingPackage
     created: int
+    texts: TextWork
 
     @property
     def state(self) -> str: ...
@@ -103,10 +103,6 @@ class ModelService(Protocol):
     @property
     def model(self) -> ServedModel:
         """What is served. Raises ApiError 503 if it is not ready."""
-        ...
-
-    async def with_texts(self, characters: int, work: Callable[[], T]) -> T:
-        """Run work with the tokenizer: that with long texts on a thread, one at a time, beside the event loop."""
         ...
 
     def check_room(self, prompts: int, n: int) -> None:

@@ -16,7 +16,6 @@ from .service_contract import AnswerStream, ModelService, ServiceRequest
 
 LOG = logging.getLogger("tiny_llm.server")
 NO_NAMES: Json = {}
-TURN = 16  # characters that a template adds to a message, about
 
 
 def prompts_of(prompt: str | list[str] | list[int] | list[list[int]]) -> Sequence[str | list[int]]:
@@ -55,7 +54,7 @@ async def prompt_ids(
     encode = service.model.tokenizer.encode
     if not add_special_tokens:
         encode = partial(encode, add_special_tokens=False)
-    return await service.with_texts(sum(map(len, texts)), lambda: [*map(encode, texts)])
+    return await service.texts.run(sum(map(len, texts)), lambda: [*map(encode, texts)])
 
 
 async def chat_ids(
@@ -74,15 +73,15 @@ async def chat_ids(
     length += len(json.dumps(names)) if names and "tools" in tokenizer.chat_template else 0
     length += sum(len(json.dumps(turn["tool_calls"])) for turn in turns if "tool_calls" in turn)
     check_length(service, "messages", length)
-
-    def encoded() -> list[int]:
-        return tokenizer.encode(tokenizer.apply_chat_template(turns, add_generation_prompt, **names))
-
+    most = service.model.max_model_len * tokenizer.longest_token
     try:
-        return await service.with_texts(length + TURN * len(turns), encoded)
+        text = await service.texts.render(
+            tokenizer.template, most, turns, add=add_generation_prompt, names=names
+        )
     except ChatTemplateError as error:
         LOG.warning("400: %s", error)
         raise ApiError(400, f"messages: {error.reason}", param="messages") from None
+    return await service.texts.run(len(text), lambda: tokenizer.encode(text))
 
 
 async def text_of(service: ModelService, tokens: Sequence[int]) -> str:
@@ -94,7 +93,7 @@ async def text_of(service: ModelService, tokens: Sequence[int]) -> str:
     tokenizer = service.model.tokenizer
     if (largest := max(tokens, default=0)) >= service.model.vocab_size:
         raise ApiError(400, f"tokens: {largest} is not of this model", param="tokens")
-    return await service.with_texts(len(tokens), lambda: tokenizer.decode(tokens, skip_special_tokens=False))
+    return await service.texts.run(len(tokens), lambda: tokenizer.decode(tokens, skip_special_tokens=False))
 
 
 def check_length(service: ModelService, name: str, characters: int) -> None:

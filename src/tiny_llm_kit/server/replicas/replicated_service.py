@@ -3,20 +3,18 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 from weakref import WeakSet
 
 from ...engine.solution import resolve_serving
-from ...model.tokenization import LONG_TEXT, Tokenizer
+from ...model.tokenization import Tokenizer
 from ..openai_api.errors import ApiError, not_serving, unavailable
 from ..openai_api.server_options import ServerOptions
 from ..openai_api.service_contract import ServedModel, ServiceRequest
+from ..openai_api.text_work import TextWork
 from .replica_metrics import ReplicaMetrics
 from .replica_request import CallReplica, ReplicaFacts
 from .replica_stream import ReplicaStream
 
-T = TypeVar("T")
 LOOK_SECONDS = 0.05  # between two looks at the open requests of a drain
 NO_REPLICA = "no replica has accepted the request in time: try again later"
 
@@ -48,7 +46,7 @@ class ReplicatedService:
         self.created = int(time.time())
         self._facts: ReplicaFacts | None = None
         self._streams: WeakSet[ReplicaStream] = WeakSet()
-        self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self.texts = TextWork()
 
     async def run(self) -> None:
         """Wait for a replica, and accept requests."""
@@ -69,7 +67,7 @@ class ReplicatedService:
     async def stop(self) -> None:
         """Refuse new requests. Ray waits for the open ones."""
         self.state = "stopped"
-        self._tokenizing.shutdown(wait=False)
+        self.texts.close()
 
     @property
     def context(self) -> int | None:
@@ -86,12 +84,6 @@ class ReplicatedService:
         if self.state != "ready" or self._facts is None:
             raise not_serving(self.state)
         return ServedModel(self._tokenizer, self._facts.max_model_len, self._facts.vocab_size)
-
-    async def with_texts(self, characters: int, work: Callable[[], T]) -> T:
-        """Run work with the tokenizer; see `ModelService.with_texts`."""
-        if characters < LONG_TEXT:
-            return work()
-        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, work)
 
     def check_room(self, prompts: int, n: int) -> None:
         """Refuse more answers than one replica ever takes at once; whether it has room now, the replica knows.
