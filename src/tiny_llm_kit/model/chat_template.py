@@ -1,8 +1,7 @@
 """The chat template of a model folder, and messages as OpenAI's API has them, of which it makes a prompt."""
 
 import json
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
@@ -120,17 +119,11 @@ class ChatTemplate:
         """The texts of all its templates."""
         return "\n".join(text for text in self._sources.values() if isinstance(text, str))
 
-    def render(
-        self,
-        messages: Sequence[Json],
-        add_generation_prompt: bool = True,
-        most_characters: float = math.inf,
-        **names: object,
-    ) -> str:
+    def render(self, messages: Sequence[Json], add_generation_prompt: bool = True, **names: object) -> str:
         """The prompt for `messages`, each `{"role": …, "content": …}`; `names` are further variables of the template.
 
         Raises:
-            ChatTemplateError: there is no default template, it rejects the messages, fails on them, or writes more.
+            ChatTemplateError: there is no default template, it rejects the messages, or it fails on them.
         """
         has_tools = names.get("tools") is not None and "tool_use" in self._sources
         try:
@@ -138,7 +131,7 @@ class ChatTemplate:
             # Templates test whether tools and documents are None, and undefined is not None.
             given = {"tools": None, "documents": None, **self.special_tokens, **names}
             given |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
-            return "".join(self._within(template.generate(given), most_characters))
+            return template.render(given)
         except jinja2.TemplateSyntaxError as error:
             reason = f"chat template line {error.lineno}: {shown(error.message)}; download the file again"
         except _Refused as error:
@@ -149,15 +142,6 @@ class ChatTemplate:
             what = f"{type(error).__name__}: {shown(str(error), 200)}"
             reason = f"the chat template fails on these messages: {what}; check their roles"
         raise ChatTemplateError(self.file, reason)
-
-    def _within(self, pieces: Iterable[str], most: float) -> Iterator[str]:
-        for piece in pieces:
-            most -= len(piece)
-            if most < 0:
-                raise ChatTemplateError(
-                    self.file, "the chat template writes more than the context can hold: send less"
-                )
-            yield piece
 
     def _source(self, name: str) -> str:
         source = self._sources.get(name)

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from tiny_llm_common.scheduled import Piece
+
 from ...model.files import Json
 from ...model.tokenization import Tokenizer
-from ...solution_types import Piece, Sampled
+from ...solution_types import Sampled
 from .formats import AnswerFormat, Columns, columns
 from .service_contract import AnswerState
 
@@ -78,15 +80,7 @@ class CompletionFormat(AnswerFormat):
         """The prompts, if they come back; with log-probabilities they come with the first tokens."""
         if self._echo is None or self.with_logprobs:
             return []
-        texts = [self._choice(index, self._take_echo(index)) for index in range(count)]
-        return [self._head(self.chunk_kind, [text]) for text in texts]
-
-    def _take_echo(self, index: int) -> str:
-        """What comes before an answer, the first time that it is asked for."""
-        if self._echo is None or index in self._echoed:
-            return ""
-        self._echoed.add(index)
-        return self._echo.text(index)
+        return [chunk for index in range(count) for chunk in self.chunks(Piece(index))]
 
     def choice(self, answer: Piece) -> Json:
         return self.delta(answer)
@@ -94,20 +88,15 @@ class CompletionFormat(AnswerFormat):
     def delta(self, piece: Piece) -> Json:
         if self.drops_answer:
             piece = replace(piece, text="", finish_reason=piece.finish_reason and "length")
-        text = self._take_echo(piece.index) + piece.text
-        logprobs = self._logprobs.pop(piece.index, None)
-        return self._choice(piece.index, text, logprobs, piece.finish_reason, piece.stop_reason)
-
-    @staticmethod
-    def _choice(
-        index: int,
-        text: str,
-        logprobs: Columns | None = None,
-        finish_reason: str | None = None,
-        stop_reason: int | str | None = None,
-    ) -> Json:
-        reasons = {"finish_reason": finish_reason, "stop_reason": stop_reason}
-        return {"index": index, "text": text, "logprobs": logprobs, **reasons}
+        before = "" if self._echo is None or piece.index in self._echoed else self._echo.text(piece.index)
+        self._echoed.add(piece.index)
+        return {
+            "index": piece.index,
+            "text": before + piece.text,
+            "logprobs": self._logprobs.pop(piece.index, None),
+            "finish_reason": piece.finish_reason,
+            "stop_reason": piece.stop_reason,
+        }
 
     async def _columns(self, piece: Piece) -> Columns:
         before = 0 if self._echo is None else len(self._echo.text(piece.index))

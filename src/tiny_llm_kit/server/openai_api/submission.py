@@ -1,6 +1,5 @@
 """From the body of a request to what the engine gets: checks, token ids of prompts, sampling parameters."""
 
-import json
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -69,15 +68,10 @@ async def chat_ids(
         ApiError: 400, it cannot fit into the context, or the model's template does not take it.
     """
     turns, tokenizer = [each.rendered() for each in messages], service.model.tokenizer
-    length = sum(len(turn["content"]) for turn in turns)
-    length += len(json.dumps(names)) if names and "tools" in tokenizer.chat_template else 0
-    length += sum(len(json.dumps(turn["tool_calls"])) for turn in turns if "tool_calls" in turn)
-    check_length(service, "messages", length)
+    check_length(service, "messages", sum(len(turn["content"]) for turn in turns))
     most = service.model.max_model_len * tokenizer.longest_token
     try:
-        text = await service.texts.render(
-            tokenizer.template, most, turns, add=add_generation_prompt, names=names
-        )
+        text = await service.texts.render(tokenizer.template, most, turns, add_generation_prompt, names)
     except ChatTemplateError as error:
         LOG.warning("400: %s", error)
         raise ApiError(400, f"messages: {error.reason}", param="messages") from None

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TypeVar
 
+from ...model.chat_template import ChatTemplate
 from ...model.template_process import TemplateProcess
 from ...model.tokenization import LONG_TEXT
 
@@ -26,10 +26,12 @@ class TextWork:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._tokenizing, work)
 
-    async def render(self, *arguments: object, **options: object) -> str:
+    async def render(self, template: ChatTemplate, most: int, *asked: object) -> str:
         """The prompt for a conversation; see `TemplateProcess.render`."""
-        work = partial(self._templates.render, *arguments, **options)
-        return await asyncio.get_running_loop().run_in_executor(self._rendering, work)
+        render = self._templates.render
+        return await asyncio.get_running_loop().run_in_executor(
+            self._rendering, render, template, most, *asked
+        )
 
     def close(self) -> None:
         """End the threads and the process. What runs on them raises or ends."""
