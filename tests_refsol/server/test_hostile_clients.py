@@ -20,6 +20,7 @@ from fastapi import Request
 from openai._constants import DEFAULT_CONNECTION_LIMITS
 from pydantic import ValidationError
 
+from tiny_llm_kit.commands import serve
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.model import template_process
 from tiny_llm_kit.server import arguments
@@ -480,3 +481,26 @@ def test_hosts_are_checked_by_default_on_loopback_alone():
     assert arguments.allowed_hosts("0.0.0.0", None) is None
     assert "box.local" in arguments.allowed_hosts("0.0.0.0", ["Box.local"])
     assert arguments.allowed_hosts("127.0.0.1", ["*"]) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "is_on"),
+    [
+        ("", True),
+        ("--host ::1", True),
+        ("--no-live-controls", False),
+        ("--host 0.0.0.0", False),
+        ("--host 0.0.0.0 --live-controls", True),
+        ("--api-key k", False),
+        ("--api-key k --live-controls", True),
+        ("--allowed-hosts *", False),
+        ("--uds /tmp/s", False),
+    ],
+)
+def test_controls_of_the_page_are_on_where_nobody_else_reaches_it(line, is_on):
+    assert arguments.server_options(serve.parsed(line.split())).live_controls is is_on
+
+
+def test_a_key_in_the_environment_turns_the_controls_off(monkeypatch):
+    monkeypatch.setenv(arguments.API_KEY, "k")
+    assert not arguments.server_options(serve.parsed([])).live_controls

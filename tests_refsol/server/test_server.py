@@ -37,11 +37,10 @@ from tiny_llm_kit.model.chat_template import ChatTemplate
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.listener import listen, url_of
-from tiny_llm_kit.server.openai_api import draining_server
+from tiny_llm_kit.server.openai_api import draining_server, live_page, live_tabs
 from tiny_llm_kit.server.openai_api.completion_format import CompletionFormat
 from tiny_llm_kit.server.openai_api.formats import ChatFormat
 from tiny_llm_kit.server.openai_api.http_responses import event, json_parts
-from tiny_llm_kit.server.openai_api.live_page import policy_of
 from tiny_llm_kit.server.openai_api.schemas import StreamOptions
 from tiny_llm_kit.server.server import ServerOptions, create_app
 from tiny_llm_kit.trace.timeline.live import LiveTimeline
@@ -794,6 +793,19 @@ class TinyPage:
         return {"kind": event.kind} if event.kind in ("step", "finish") else None
 
 
+@contextmanager
+def feed_of(server, tab=""):
+    """The messages of the page's feed, of a new tab or of this one."""
+    connection = server.connection()
+    connection.request("GET", "/events", headers={"X-Tab": tab})
+    answer = connection.getresponse()
+    lines = iter(answer.readline, b"")
+    try:
+        yield (json.loads(line[6:]) for line in lines if line.startswith(b"data"))
+    finally:
+        answer.close(), connection.close()
+
+
 def metric(server, name) -> float:
     connection = server.connection()
     connection.request("GET", "/metrics")
@@ -811,28 +823,116 @@ def test_the_page_sees_every_step_and_turns_one_knob(serving):
         index = connection.getresponse()
         assert b"<title>page</title>" in index.read()
         assert "frame-ancestors 'none'" in index.headers["Content-Security-Policy"]
-        connection.request("GET", "/events")
-        feed = connection.getresponse()
-        hello = {"kind": "hello", "budget": 64, "controls": True, "page": 0}
-        assert json.loads(feed.readline()[6:]) == hello
-        completion(server, prompt="a", max_tokens=3, ignore_eos=True)
-        seen = [feed.readline() for _ in range(9)]
-        assert [json.loads(line[6:])["kind"] for line in seen if line.startswith(b"data")] == [
-            *3 * ["step"],
-            "finish",
-        ]
-        for wrong in (3, 65):
-            assert ask(server, "POST", "/step_budget", {"max_num_batched_tokens": wrong})[0] == 400
-        assert ask(server, "POST", "/step_budget", {"max_num_batched_tokens": 16, "page": 0})[0] == 200
-        assert metric(server, "tiny_llm:step_budget_tokens") == 16
-        other = server.connection()
-        other.request("GET", "/events")
-        answer = other.getresponse()
-        answer.readline()
-        answer.close(), other.close()
-        assert metric(server, "tiny_llm:step_budget_tokens") == 16, "another page has left"
-        feed.close(), connection.close()
+        with feed_of(server) as feed:
+            hello = next(feed)
+            tab = {"X-Tab": hello.pop("tab")}
+            assert hello == {"kind": "hello", "budget": 64, "controls": True, "answers": []}
+            completion(server, prompt="a", max_tokens=3, ignore_eos=True)
+            assert [next(feed)["kind"] for _ in range(4)] == [*3 * ["step"], "finish"]
+            for wrong in (3, 65):
+                assert ask(server, "POST", "/step_budget", {"max_num_batched_tokens": wrong})[0] == 400
+            assert ask(server, "POST", "/step_budget", {"max_num_batched_tokens": 16}, tab)[0] == 200
+            assert metric(server, "tiny_llm:step_budget_tokens") == 16
+            with feed_of(server) as other:
+                next(other)
+            assert metric(server, "tiny_llm:step_budget_tokens") == 16, "another page has left"
         until(lambda: metric(server, "tiny_llm:step_budget_tokens") == 64)
+
+
+def ask_in_tab(server, tab, name, **body) -> int:
+    headers = {"X-Tab": tab, "X-Request-Id": name}
+    body = {"stream": True, "temperature": 0, "ignore_eos": True, **body}
+    return ask(server, "POST", "/v1/completions", body, headers)[0]
+
+
+def answers_of(feed):
+    """The messages about answers, until one of them has ended."""
+    for message in feed:
+        if message["kind"] == "answer":
+            yield message
+            if message["done"]:
+                return
+
+
+def test_a_tab_reads_its_own_answers_alone_and_again_after_a_reload(serving, alone):
+    asked = {"prompt": "a b", "max_tokens": 6}
+    text = alone("a b", max_tokens=6, ignore_eos=True)
+    with serving(page=TinyPage()) as server, feed_of(server) as feed, feed_of(server) as others:
+        tab = next(feed)["tab"]
+        assert ask_in_tab(server, tab, "one", **asked) == 202
+        pieces = list(answers_of(feed))
+        assert "".join(piece["text"] for piece in pieces) == text
+        assert pieces[0]["anew"] and not any(piece["anew"] for piece in pieces[1:])
+        with feed_of(server, tab) as again:
+            hello, [whole] = next(again), answers_of(again)
+            assert (hello["tab"], hello["answers"]) == (tab, ["one"])
+            assert whole["anew"] and whole["text"] == text
+            assert not list(answers_of(feed)), "the earlier reader has ended"
+        assert ask_in_tab(server, next(others)["tab"], "two", **asked) == 202
+        assert {piece["answer"] for piece in answers_of(others)} == {"two"}
+
+
+def test_answers_of_a_tab_end_when_they_are_stopped_and_some_time_after_the_tab(serving, monkeypatch):
+    monkeypatch.setattr(live_page, "KEPT_SECONDS", 0)
+    endless = {"prompt": "a", "max_tokens": 2000}
+    with serving(page=TinyPage()) as server:
+        with feed_of(server) as feed:
+            tab = next(feed)["tab"]
+            assert ask_in_tab(server, tab, "one", **endless) == 202
+            assert ask(server, "DELETE", "/answers", headers={"X-Tab": tab})[0] == 200
+            assert list(answers_of(feed))[-1]["error"] == "(stopped)"
+            until(lambda: is_empty(server))
+            assert ask_in_tab(server, tab, "two", **endless) == 202
+        until(lambda: is_empty(server), "nobody comes back to this tab")
+        assert ask(server, "DELETE", "/answers", headers={"X-Tab": tab})[0] == 404
+        assert ask_in_tab(server, tab, "three", **{**endless, "max_tokens": 1}) == 200, "as to any client"
+
+
+def test_tabs_and_their_answers_are_bounded():
+    async def run():
+        async def endless(scope, receive, send):
+            await receive()
+
+        async def leave(tab):
+            left.append(tab)
+
+        left, tab = [], live_tabs.Tab()
+        for name in range(live_tabs.MOST_ANSWERS + 1):
+            tab.start(SimpleNamespace(scope={"request_id": str(name)}), endless)
+        assert list(tab.answers) == [str(name) for name in range(1, live_tabs.MOST_ANSWERS + 1)]
+        feed = live_page.LiveFeed(TinyPage(), None, asyncio.get_running_loop(), leave)
+        readers = [feed.events({}, "") for _ in range(live_page.MOST_TABS + 1)]
+        hellos = [await anext(reader) for reader in readers]
+        assert len(set(hellos)) == len(readers), "each has a name of its own"
+        assert [text async for text in readers[0]] == [": \n\n"] and len(left) == 1, "the oldest has ended"
+        tab.forget()
+        await asyncio.gather(*(answer.task for answer in tab.answers.values()), return_exceptions=True)
+        for reader in readers:
+            await reader.aclose()
+
+    asyncio.run(run())
+
+
+def test_the_page_may_be_asked_by_no_other_page(serving):
+    """Nor by a form, which needs no permission of the browser, nor by a name that a stranger gave this machine."""
+    budget = ("POST", "/step_budget", {"max_num_batched_tokens": 16})
+    with serving(page=TinyPage(), live_controls=True, allowed_hosts=("127.0.0.1",)) as server:
+        own = server.url.removeprefix("http://")
+        for headers, status in [
+            ({"Origin": f"http://{own}"}, 200),
+            ({"Origin": "https://proxy", "Sec-Fetch-Site": "same-origin"}, 200),
+            ({"Origin": "http://127.0.0.1:1"}, 403),
+            ({"Origin": "null"}, 403),
+            ({"Origin": f"http://{own}", "Sec-Fetch-Site": "same-site"}, 403),
+            ({"Sec-Fetch-Site": "cross-site"}, 403),
+            ({"Content-Type": "text/plain"}, 400),
+            ({"Content-Type": ""}, 400),
+            ({"Host": "evil", "Origin": "http://evil", "Sec-Fetch-Site": "same-origin"}, 400),
+        ]:
+            assert ask(server, *budget, headers)[0] == status, headers
+            if status == 403:
+                assert ask(server, "DELETE", "/answers", None, headers)[0] == 403
+                assert ask(server, "GET", "/events", None, headers)[0] == 403
 
 
 def test_the_page_may_look_and_nothing_else_unless_it_is_allowed_to(serving):
@@ -844,10 +944,10 @@ def test_the_policy_of_a_page_names_its_scripts():
     """Another script, by whatever means it comes, does not run."""
     html = "<script>\nfirst()\n</script><p><script>second()</script>"
     digest = base64.b64encode(hashlib.sha256(b"second()").digest()).decode()
-    policy = policy_of(html)
+    policy = live_page.policy_of(html)
     assert f"'sha256-{digest}'" in policy and policy.count("sha256-") == 2
     assert "default-src 'none'" in policy and "script-src 'unsafe" not in policy
-    assert policy_of(LiveTimeline("x").html).count("sha256-") == 1
+    assert live_page.policy_of(LiveTimeline("x").html).count("sha256-") == 1
 
 
 # ---- options, and the command
@@ -937,6 +1037,28 @@ def test_a_server_that_does_without_compiled_kernels_says_so(why, device, says, 
     assert err.count("\n") == says and (
         not says or ("no kernels in C++, so steps take" in err and why in err)
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "budgets"),
+    [
+        ("", (2048, 512)),
+        ("--max-num-seqs 600", (2048, 600)),
+        ("--max-num-batched-tokens 64", (64, 64)),
+        ("--scale-chunks-by-load", (None, None)),
+        ("--host 0.0.0.0", (None, None)),
+    ],
+)
+def test_steps_begin_as_usual_and_the_slider_of_the_page_reaches_more(line, budgets, monkeypatch):
+    def opened(options, engine):
+        planned = engine["max_num_batched_tokens"]
+        scheduler = SimpleNamespace(max_num_batched_tokens=planned)
+        return SimpleNamespace(planned=planned, engine=SimpleNamespace(scheduler=scheduler))
+
+    monkeypatch.setattr(serve, "make_llm", opened)
+    options = serve.parsed(line.split())
+    llm = serve.llm_opener(options, serve.server_options(options))()
+    assert (llm.planned, llm.engine.scheduler.max_num_batched_tokens) == budgets
 
 
 @contextmanager

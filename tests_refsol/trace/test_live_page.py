@@ -33,7 +33,7 @@ class Watched:
             on_event=self.hear, **options,
         )  # fmt: skip
         self.options = s_options(self.scheduler)
-        self.max_num_batched_tokens, self.max_model_len = 64, 80
+        self.max_num_batched_tokens, self.max_model_len = 64, 82  # three quarters are C's prompt
         self.network = SimpleNamespace(config=SimpleNamespace(vocab_size=256))
         self.messages.append(self.page.hello(self))
         self.scheduler_steps = 0
@@ -192,22 +192,49 @@ def test_a_step_in_words(browser):
     assert any("2 decodes + 10 of C's prompt" in text for text in said)
 
 
-def test_a_question_is_sent_with_what_was_said_before():
+def test_a_demonstration_is_kept_with_the_answer_that_waited_longest(browser):
+    """One in large steps and one in small ones, on the clock that begins when the long prompt comes."""
+    large, small = Watched(**POLICIES[2]), Watched(8)
+    for watched, kind in ((large, "large"), (small, "small")):
+        demos, c = browser(watched.messages, "[run.demos, run.lanes[2]]")
+        demo, [a, b, *_] = demos.pop(kind), watched.recorder.trace().lanes
+        assert [*demos.values()] == [None]
+        assert demo["gap"] == pytest.approx(max(max(a.gaps), max(b.gaps))) and demo["ttft"] == c["ttft"]
+        assert demo["lanes"][0]["name"] in "AB" and demo["lanes"][1]["name"] == "C"
+        stalls = [span for span in demo["lanes"][0]["spans"] if span["kind"] == "stall"]
+        assert len(stalls) == (kind == "large")
+    both = browser([*large.messages, *small.messages], "Object.values(run.demos).map(demoInWords)")
+    assert [text.partition(" tokens")[0] for text in both] == ["Steps of 64", "Steps of 8"]
+
+
+def test_a_frozen_picture_stays_while_the_run_goes_on(browser):
+    messages = Watched(12).messages
+    kept = browser(
+        messages[:20], f"((still) => ({json.dumps(messages[20:])}.reduce(take, run), still))(frozen(run))"
+    )
+    assert kept == browser(messages[:20], "run") != browser(messages, "run")
+
+
+def test_what_a_tab_has_asked_follows_the_feed_and_is_sent_with_the_next_question():
     """Behind a system prompt if there is one; what had no answer is not sent again."""
     from py_mini_racer import MiniRacer
 
     asked = """(() => {
-        const talk = [];
-        remember(talk, "a", "b");
-        remember(talk, "refused", "");
-        return JSON.stringify(["Be brief.", " "].map((system) => messagesOf(system, talk, "c")));
+        const asked = ["a", "refused", "lost", "beside"].map((title) => newEntry(title, title !== "beside"));
+        const plain = { error: "", anew: false, done: false };
+        const of = (place, text, more) => hear(asked, { answer: asked[place].answer, text, ...plain, ...more });
+        of(0, "no", { anew: true }); of(0, "b", { anew: true }); of(0, "c", { done: true });
+        of(1, "", { error: "refused", done: true });
+        of(2, "d"); of(3, "e", { done: true });
+        hear(asked, { answer: "another tab's", text: "f", anew: true });
+        lose(asked, [asked[0].answer]);
+        return JSON.stringify([asked, ...["Be brief.", " "].map((system) => messagesOf(system, asked, "c"))]);
     })()"""
     with MiniRacer() as engine:
         engine.eval(TALK)
-        with_system, without = json.loads(engine.eval(asked))
-    assert [(one["role"], one["content"]) for one in without] == [
-        ("user", "a"),
-        ("assistant", "b"),
-        ("user", "c"),
-    ]
+        entries, with_system, without = json.loads(engine.eval(asked))
+    assert [entry["text"] for entry in entries] == ["bc", "", "d", "e"]
+    assert all(entry["done"] for entry in entries) and "lost" in entries[2]["error"]
+    assert [one["content"] for one in without] == ["a", "bc", "lost", "d", "c"]
+    assert [one["role"] for one in without] == ["user", "assistant", "user", "assistant", "user"]
     assert with_system == [{"role": "system", "content": "Be brief."}, *without]

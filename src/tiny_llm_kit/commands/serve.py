@@ -13,7 +13,7 @@ from ..course.capabilities import choose_backend, ends_at_a_blank, open_llm
 from ..course.capabilities import engine_options as filled_options
 from ..course.doctor.probe import why_no_kernels
 from ..engine.arguments import add_engine_arguments, add_model_arguments, engine_options
-from ..engine.engine_options import check_policy
+from ..engine.engine_options import CHUNKED_BUDGET, check_policy
 from ..engine.job import Job
 from ..engine.llm import LLM
 from ..engine.parallel.start import follow_if_launched
@@ -33,12 +33,14 @@ from ..trace.text import counted
 
 if TYPE_CHECKING:
     from ..server.openai_api.draining_server import DrainingServer
+    from ..server.openai_api.server_options import ServerOptions
     from ..server.replicas.replica_options import ReplicaOptions
 
 SINGLE = ("uds", "ssl_keyfile", "chat_template")  # options that Ray's own HTTP server does not have
 # The engine's thread releases the interpreter's lock in every kernel, and waits up to this long to have it back while
 # the event loop writes to its readers. Python's 5 ms are as long as a step of a small model.
 SWITCH_SECONDS = 0.0005
+SLIDER_TOKENS = 2048  # of a step: the page's long prompt of 2,000 tokens among its short ones
 EXAMPLE = """when it is ready, in another terminal:
 
   curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
@@ -129,8 +131,8 @@ def server_of(
     from ..server.server import create_app
     from ..trace.timeline.live import LiveTimeline
 
-    opens, served = engine_opener(options), server_options(options)
-    app = create_app(opens, served, LiveTimeline(served.model_name))
+    served = server_options(options)
+    app = create_app(llm_opener(options, served), served, LiveTimeline(served.model_name))
     limits = ConnectionLimits.within(options.max_connections)
     ready = partial(on_ready, served.model_name)
     names = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_cert_reqs")
@@ -149,6 +151,27 @@ def engine_opener(options: argparse.Namespace) -> Callable[[], LLM]:
     check_policy(resolve_serving(options.solution), options.policy)
     options.backend = choose_backend(options.solution, options.backend)
     return partial(make_llm, options, engine_options(options))
+
+
+def llm_opener(options: argparse.Namespace, served: "ServerOptions") -> Callable[[], LLM]:
+    """As `engine_opener`; without --max-num-batched-tokens the page's slider reaches `SLIDER_TOKENS`.
+
+    The engine is planned for such steps and begins with the usual ones. It is left as it is where the largest step
+    decides more: in policies that measure steps, for chunks by load, and for drafts.
+    """
+    is_usual = options.policy in ("hybrid", "separate") and options.enable_chunked_prefill
+    changes = options.max_num_batched_tokens, options.scale_chunks_by_load, options.speculative_config
+    if not (served.live_controls and is_usual) or any(changes):
+        return engine_opener(options)
+    options.max_num_batched_tokens = max(SLIDER_TOKENS, options.max_num_seqs)
+    opens, first = engine_opener(options), max(CHUNKED_BUDGET, options.max_num_seqs)
+
+    def opened_with_usual_steps() -> LLM:
+        llm = opens()
+        llm.engine.scheduler.max_num_batched_tokens = first
+        return llm
+
+    return opened_with_usual_steps
 
 
 def replica_application(options: argparse.Namespace) -> tuple[Any, "ReplicaOptions"]:

@@ -32,7 +32,7 @@ def add_server_arguments(top: argparse.ArgumentParser) -> None:
     most = "open at the same time; default: as many as the limit of open files allows, at most 4096"
     add("--max-connections", type=whole_number(1), metavar="N", help=most)
     add("--disable-log-stats", action="store_true", help="no line about throughput every 10 seconds")
-    add_field_arguments(top, ServerOptions, APART)
+    add_field_arguments(top, ServerOptions, APART, live_controls=None)
 
 
 def add_frontend_arguments(top: argparse.ArgumentParser) -> None:
@@ -92,9 +92,14 @@ def server_options(options: argparse.Namespace) -> ServerOptions:
         each.name: getattr(options, each.name) for each in fields(ServerOptions) if each.name not in APART
     }
     given |= {name: flat(given[name]) for name in ("allowed_origins", "allowed_methods", "allowed_headers")}
-    given["allowed_hosts"] = allowed_hosts(options.host, given["allowed_hosts"])
+    given["allowed_hosts"] = allowed_hosts(options.host, flat(options.allowed_hosts) or None)
     if given["api_key"] is None:
         given["api_key"] = os.environ.get(API_KEY)
+    if (
+        given["live_controls"] is None
+    ):  # whoever reaches the page without a key or a proxy sits at this machine
+        is_private = is_loopback(options.host) and options.allowed_hosts is None and not options.uds
+        given["live_controls"] = is_private and given["api_key"] is None
     return ServerOptions(
         names[0],
         options.solution,
@@ -110,12 +115,16 @@ def flat(lists: Sequence[Sequence[str]] | None) -> tuple[str, ...]:
     return tuple(text for texts in lists or () for text in texts)
 
 
+def is_loopback(host: str) -> bool:
+    return host in LOOPBACK or host.startswith("127.")
+
+
 def allowed_hosts(host: str, names: Sequence[str] | None) -> tuple[str, ...] | None:
     """The names that requests may have in their Host header; None for all.
 
     On a loopback address it is checked by default: no web page can have such a name, and so none can reach the server
     through a name of its own that leads to this address.
     """
-    if names is None and (host in LOOPBACK or host.startswith("127.")):
+    if names is None and is_loopback(host):
         names = [host]
     return None if names is None or "*" in names else (*map(str.lower, names), *LOOPBACK)

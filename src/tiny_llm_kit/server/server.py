@@ -21,7 +21,7 @@ from ..solution_types import Event
 from .openai_api import answer_schemas, schemas
 from .openai_api.errors import ERRORS, HEADER, WRONG, ApiError, add_error_handlers, not_serving
 from .openai_api.generation import add_completions
-from .openai_api.live_page import LiveFeed, LivePage, StepBudget, add_live_controls, add_page, page_leaves
+from .openai_api.live_page import LiveFeed, LivePage, StepBudget, add_live_controls, add_page, tab_leaves
 from .openai_api.metrics import CONTENT_TYPE, EngineMetrics, ServerMetrics
 from .openai_api.middleware import Guard, RequestIds, SteppedRoute
 from .openai_api.server_log import ThroughputLog
@@ -40,7 +40,7 @@ def create_app(
     Args:
         open_llm: makes the `LLM`; called on the engine's thread.
         options: see `ServerOptions`.
-        page: what `GET /` shows, with `/events` and `/step_budget`; without it these endpoints do not exist.
+        page: what `GET /` shows, with `/events`, `/answers` and `/step_budget`, which else do not exist.
     """
     options = options or ServerOptions()
     metrics = EngineMetrics(options.model_name)
@@ -54,7 +54,7 @@ def create_app(
             if page is None:
                 return [metrics]
             app.state.budget = StepBudget(engine)
-            app.state.feed = LiveFeed(page, engine, loop, partial(page_leaves, app))
+            app.state.feed = LiveFeed(page, engine, loop, partial(tab_leaves, app))
             return [metrics, app.state.feed]
 
         return EngineService(open_llm, options, listeners)

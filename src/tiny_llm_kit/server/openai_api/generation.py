@@ -15,6 +15,7 @@ from .completion_format import CompletionFormat, Echo
 from .errors import BUSY, INTERNAL, ApiError, unavailable
 from .formats import AnswerFormat, ChatFormat, token_counts
 from .http_responses import STREAM, AsciiJson, Disconnected, EventStream, event, while_connected
+from .live_page import LiveFeed
 from .responses import ResponseBody, ResponsesFormat
 from .service_contract import AnswerStream, ModelService
 from .submission import chat_ids, check_body, prompt_ids, prompts_of, sampling_params, service_of, submit
@@ -140,12 +141,15 @@ class Generation:
     n: int
 
     async def respond(self, request: Request, body: schemas.GenerationBody) -> Response:
-        """The response; a client that disconnects ends its request."""
+        """The response; a client that disconnects ends its request. The text for a tab comes with the tab's feed."""
         seconds = self.service.options.request_timeout
         request.scope["tokens"] = self._tokens
         if body.stream:
             timed_out = event(unavailable(TIMED_OUT).body())
-            return EventStream(self._events(body), self.stream.close, seconds, timed_out)
+            stream = EventStream(self._events(body), self.stream.close, seconds, timed_out)
+            feed: LiveFeed | None = getattr(request.app.state, "feed", None)
+            tab = feed and feed.tab_of(request)
+            return stream if tab is None else tab.start(request, stream)
         try:
             answers = await while_connected(request.receive, self._answers(), seconds)
         except Disconnected:

@@ -1,15 +1,13 @@
-"""The live page: the steps of the scheduler as server-sent events, and the token budget that a page may change."""
+"""The live page: a feed of server-sent events for each tab, answers that come with it, and the token budget."""
 
 import asyncio
 import base64
 import hashlib
 import re
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from itertools import count
 from typing import Protocol
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from starlette.responses import HTMLResponse, Response
 
 from ...engine.llm_engine import LLMEngine
@@ -18,11 +16,13 @@ from ...solution_types import Event
 from . import schemas
 from .errors import ERRORS, WRONG, ApiError
 from .http_responses import STREAM, EventStream, event
+from .live_tabs import Tab
+from .middleware import check_origin
 from .service import EngineService
 from .submission import check_ready
 
-MOST_UNREAD = 256  # messages of one watcher; the oldest ones are dropped
-QUIET_SECONDS = 15.0  # after which a comment is sent, so that the connection is not taken for dead
+MOST_TABS = 64
+KEPT_SECONDS = 300.0  # of a tab that nobody reads: it loads again, is hidden, or was closed
 
 
 class LivePage(Protocol):
@@ -38,45 +38,14 @@ class LivePage(Protocol):
         """The message that watchers get for an event, None for none. Called on the engine's thread."""
 
 
-class Watcher:
-    """One reader of the feed, and what it has not read.
-
-    Args:
-        number: identifies this reader among those of the server.
-    """
-
-    def __init__(self, number: int):
-        self.number = number
-        self._unread: deque[Json] = deque(maxlen=MOST_UNREAD)
-        self._has_news = asyncio.Event()
-
-    def put(self, message: Json) -> None:
-        self._unread.append(message)
-        self._has_news.set()
-
-    def wake(self) -> None:
-        self._has_news.set()
-
-    async def messages(self) -> list[Json]:
-        """Unread messages; empty after a quiet time."""
-        try:
-            await asyncio.wait_for(self._has_news.wait(), QUIET_SECONDS)
-        except asyncio.TimeoutError:
-            return []
-        self._has_news.clear()
-        messages = list(self._unread)
-        self._unread.clear()
-        return messages
-
-
 class LiveFeed:
-    """A listener of the scheduler that passes the page's messages on to the event loop.
+    """A listener of the scheduler that passes the page's messages on to the event loop, and the tabs that read them.
 
     Args:
         page: makes the messages.
         engine: whose events they are.
-        loop: the event loop of the watchers.
-        on_leave: awaited with the number of a watcher that has left.
+        loop: the event loop of the tabs.
+        on_leave: awaited with the name of a tab that nobody reads any more.
     """
 
     def __init__(
@@ -84,50 +53,61 @@ class LiveFeed:
         page: LivePage,
         engine: LLMEngine,
         loop: asyncio.AbstractEventLoop,
-        on_leave: Callable[[int], Awaitable[object]],
+        on_leave: Callable[[str], Awaitable[object]],
     ):
         self._page, self._engine, self._loop, self._on_leave = page, engine, loop, on_leave
-        self._numbers = count()
-        self._watchers: set[Watcher] = set()
-        self._is_closed = False
+        self._tabs: dict[str, Tab] = {}
 
     def __call__(self, event: Event) -> None:
-        """Pass an event on; called on the engine's thread. Without watchers it costs nothing."""
-        if not self._watchers:
+        """Pass an event on; called on the engine's thread. Without tabs it costs nothing."""
+        if not self._tabs:
             return
         message = self._page.message(event, self._engine)
         if message is not None:
             self._loop.call_soon_threadsafe(self._send, message)
 
     def _send(self, message: Json) -> None:
-        for watcher in self._watchers:
-            watcher.put(message)
+        for tab in self._tabs.values():
+            tab.put(message)
 
-    async def events(self, hello: Json) -> AsyncGenerator[str, None]:
+    def tab_of(self, request: Request) -> Tab | None:
+        """The tab that asks. Its name comes in a header: URLs may be logged."""
+        return self._tabs.get(request.headers.get("x-tab", ""))
+
+    async def events(self, hello: Json, name: str) -> AsyncGenerator[str, None]:
         """Texts of server-sent events: the hello, then every message, until the client disconnects.
 
-        The hello has the watcher's number as `page`.
+        Args:
+            hello: the first message, which also gets the tab's name and the numbers of its answers.
+            name: of a tab that was read before; any other text begins a new one.
         """
-        watcher = Watcher(next(self._numbers))
-        self._watchers.add(watcher)
+        tab = self._tabs.pop(name, None) or Tab()
+        self._tabs[tab.name], reader = tab, tab.next_reader()
+        if len(self._tabs) > MOST_TABS:
+            self._forget(next(iter(self._tabs.values())))
         try:
-            yield event({**hello, "page": watcher.number})
-            while not self._is_closed:
-                messages = await watcher.messages()
-                yield "".join(map(event, messages)) or ": \n\n"
+            yield event({**hello, "tab": tab.name, "answers": list(tab.answers)})
+            while tab.reader == reader and not tab.is_forgotten:
+                yield "".join(map(event, await tab.messages(reader))) or ": \n\n"
         finally:
-            self._watchers.discard(watcher)
-            await self._on_leave(watcher.number)
+            if tab.reader == reader:
+                seconds = KEPT_SECONDS if tab.answers else 0
+                self._loop.call_later(seconds, self._forget, tab, reader)
+                await self._on_leave(tab.name)
+
+    def _forget(self, tab: Tab, reader: int | None = None) -> None:
+        """Forget a tab, unless it has another reader than this one."""
+        if reader in (None, tab.reader) and self._tabs.pop(tab.name, None) is not None:
+            tab.forget()
 
     def close(self) -> None:
-        """End every watcher's stream."""
-        self._is_closed = True
-        for watcher in self._watchers:
-            watcher.wake()
+        """End every tab's stream."""
+        for tab in list(self._tabs.values()):
+            self._forget(tab)
 
 
 class StepBudget:
-    """Changes the budget of one engine, and restores it when the page that changed it is closed.
+    """Changes the budget of one engine, and restores it when the tab that changed it is closed or hidden.
 
     Every method runs on the engine's thread.
 
@@ -137,14 +117,15 @@ class StepBudget:
 
     def __init__(self, engine: LLMEngine):
         self._engine = engine
-        self._page: int | None = None  # that has changed it last
+        self._first = engine.scheduler.max_num_batched_tokens
+        self._tab = ""  # that has changed it last
 
-    def change(self, tokens: int, page: int | None) -> None:
+    def change(self, tokens: int, tab: str) -> None:
         """Set the budget between two steps.
 
         Args:
             tokens: the token budget of a step.
-            page: number of the page that asks; None for a client without one, whose budget stays.
+            tab: name of the tab that asks; empty for a client without one, whose budget stays.
 
         Raises:
             ApiError: 400, the budget is out of range, or there are no chunks.
@@ -155,30 +136,44 @@ class StepBudget:
             raise ApiError(400, "this server runs whole prompts: start it with chunked prefill")
         if not least <= tokens <= most:
             raise ApiError(400, f"max_num_batched_tokens is {tokens}: give {least} to {most}")
-        engine.scheduler.max_num_batched_tokens, self._page = tokens, page
+        engine.scheduler.max_num_batched_tokens, self._tab = tokens, tab
 
-    def leave(self, page: int) -> None:
-        """Restore the budget if this page has changed it last."""
-        if page == self._page and not self._engine.is_closed:
-            self._engine.scheduler.max_num_batched_tokens = self._engine.max_num_batched_tokens
-            self._page = None
+    def leave(self, tab: str) -> None:
+        """Restore the budget if this tab has changed it last."""
+        if tab == self._tab and not self._engine.is_closed:
+            self._engine.scheduler.max_num_batched_tokens, self._tab = self._first, ""
+
+
+OWN = [Depends(check_origin)]
+REFUSED = {403: WRONG, 503: WRONG}
 
 
 def add_page(app: FastAPI, page: LivePage) -> None:
-    """Add the live page and its event stream."""
+    """Add the live page, its event stream, and the answers whose texts come with that."""
     headers = {"Content-Security-Policy": policy_of(page.html), "X-Content-Type-Options": "nosniff"}
 
     @app.get("/", response_class=HTMLResponse)
     async def index() -> HTMLResponse:
         return HTMLResponse(page.html, headers=headers)
 
-    @app.get("/events", response_class=Response, responses={**STREAM, 401: WRONG, 503: WRONG})
+    @app.get(
+        "/events", response_class=Response, dependencies=OWN, responses={**STREAM, 401: WRONG, **REFUSED}
+    )
     async def events(request: Request) -> Response:
-        """The steps of the scheduler, as server-sent events."""
+        """The steps of the scheduler and the texts of a tab's answers, as server-sent events."""
         service: EngineService = request.app.state.service
         hello = await service.loop.on_worker(page.hello, service.engine)
         hello["controls"] = service.options.live_controls
-        return EventStream(request.app.state.feed.events(hello))
+        return EventStream(request.app.state.feed.events(hello, request.headers.get("x-tab", "")))
+
+    @app.delete("/answers", dependencies=OWN, responses={**ERRORS, **REFUSED})
+    async def stop(request: Request) -> dict[str, str]:
+        """End all answers of the tab."""
+        check_ready(request.app.state.service)
+        if (tab := request.app.state.feed.tab_of(request)) is None:
+            raise ApiError(404, "the server does not know this tab: load its page again")
+        tab.stop()
+        return {}
 
 
 def policy_of(html: str) -> str:
@@ -198,18 +193,19 @@ def policy_of(html: str) -> str:
 def add_live_controls(app: FastAPI) -> None:
     """Add the endpoint for the token budget."""
 
-    @app.post("/step_budget", responses={**ERRORS, 503: WRONG})
+    @app.post("/step_budget", dependencies=OWN, responses={**ERRORS, **REFUSED})
     async def step_budget(request: Request, body: schemas.BudgetBody) -> schemas.BudgetBody:
-        """Set the token budget of a step, which makes chunks large or small, until the page leaves."""
+        """Set the token budget of a step, which makes chunks large or small, until the tab leaves."""
         service: EngineService = request.app.state.service
         check_ready(service)
         change = request.app.state.budget.change
-        await service.loop.on_worker(change, body.max_num_batched_tokens, body.page)
+        name = request.headers.get("x-tab", "")
+        await service.loop.on_worker(change, body.max_num_batched_tokens, name)
         return body
 
 
-async def page_leaves(app: FastAPI, number: int) -> None:
-    """Restore what the page has changed, between two steps."""
+async def tab_leaves(app: FastAPI, name: str) -> None:
+    """Restore what the tab has changed, between two steps."""
     service: EngineService = app.state.service
     if service.state == "ready":
-        await service.loop.on_worker(app.state.budget.leave, number)
+        await service.loop.on_worker(app.state.budget.leave, name)

@@ -286,6 +286,3 @@ class BudgetBody(StrictBody):
     """`POST /step_budget`, of the live page."""
 
     max_num_batched_tokens: Count
-    page: int | None = Field(
-        None, description="of the page's first event; the budget is restored when it leaves"
-    )

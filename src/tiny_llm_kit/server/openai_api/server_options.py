@@ -24,7 +24,8 @@ class ServerOptions:
             the most probable ones, some 30 bytes each; a request that may have more is refused with 400.
         allowed_hosts: names of this server that the Host header of a request may have; None accepts all. On the command
             line "*" accepts all, and without the option those of this machine, or all with another --host.
-        live_controls: whether the page at / may change the token budget of a step.
+        live_controls: whether the page at / may change the token budget of a step. On the command line without the
+            option: yes on a loopback address without --api-key, --allowed-hosts and --uds, else no.
         tool_call_parser: how the model writes calls of tools: hermes, mistral or llama3_json; None is as its chat
             template shows.
         reasoning_parser: a name of vLLM's for models that think between <think> and </think>; None if the chat template

@@ -3,11 +3,13 @@ const $ = (id) => document.getElementById(id);
 const LANES = 8, LANE = 27, STRIPS = 9, COLOURS = 8;
 const run = newRun();
 const LONGEST_ANSWER = 1024; // tokens; some models never stop by themselves
-let key = "", chosen = null, dirty = true, open = new Set(), asked = 0, talk = [], labels = 0; // labels: pixels left of the timeline
+let key = "", chosen = null, dirty = true, count = 0, labels = 0; // labels: pixels left of the timeline
+let still = null; // what is shown instead of `run` while the picture is frozen
+let wanted = 0; // the budget that was set here
+let feed = null, tab = null, asked = []; // the open connection; the server's name of this tab; what it has asked
 
-const headers = () => ({ "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}) });
+const headers = () => ({ "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}), ...(tab ? { "x-tab": tab } : {}) });
 const say = (text) => { $("state").textContent = text; };
-const ms = (seconds) => seconds === null ? "–" : `${(1000 * seconds).toFixed(seconds < 0.1 ? 1 : 0)} ms`;
 const colourOf = (request) => `var(--c${request % COLOURS})`;
 
 // ---- the server
@@ -34,33 +36,56 @@ async function* dataOf(reply) {
     }
 }
 
+// One connection while the page is seen. A name that the server has ended the feed of is not used again: a copy of
+// this tab has it now.
 const follow = async () => {
-    for (;; await new Promise((wake) => setTimeout(wake, 1000))) {
+    const mine = feed = new AbortController();
+    for (; feed === mine; await new Promise((wake) => setTimeout(wake, 1000))) {
         try {
-            const reply = await fetch("events", { headers: headers() });
+            const reply = await fetch("events", { headers: headers(), signal: mine.signal });
             if (wantsKey(reply)) { say("This server wants an API key."); return; }
             if (!reply.ok) throw new Error(await problemOf(reply));
-            for await (const data of dataOf(reply)) heard(JSON.parse(data));
+            for await (const data of dataOf(reply)) if (feed === mine) heard(JSON.parse(data));
+            tab = null;
             say("The server has ended the stream. Trying again…");
         } catch (problem) {
-            say(`No connection (${problem.message}). Trying again…`);
+            if (feed === mine) say(`No connection (${problem.message}). Trying again…`);
         }
     }
 };
 
+// A page that is not seen needs no feed. It may be about to load again, so its tab is kept where only it finds it; not
+// while it is seen, since a copy of the tab would find it, too.
+const show = () => {
+    const kept = JSON.parse(sessionStorage.getItem("tab") ?? "null");
+    sessionStorage.removeItem("tab");
+    if (kept && !tab) { ({ tab, asked } = kept); run.demos = kept.demos; }
+    showAnswers();
+    follow();
+};
+const hide = () => {
+    feed?.abort();
+    feed = null;
+    if (tab) sessionStorage.setItem("tab", JSON.stringify({ tab, asked, demos: run.demos }));
+};
+
 const heard = (message) => {
-    take(run, message);
+    if (message.kind === "answer") hear(asked, message);
+    else take(run, message);
     if (message.kind === "hello") { chosen = null; greet(message); }
     dirty = true;
 };
 
 const greet = (hello) => {
     const slider = $("budget"), place = hello.budgets.indexOf(hello.budget);
+    tab = hello.tab;
+    lose(asked, hello.answers);
     slider.max = hello.budgets.length - 1;
     slider.value = place < 0 ? slider.max : place;
     slider.disabled = !hello.chunked || !hello.controls;
     sayBudget(hello.budget);
-    $("long").textContent = `Long prompt (${longest().toLocaleString("en")} tokens)`;
+    if (wanted && wanted !== hello.budget) setBudget(wanted); // it was taken back when the page was hidden
+    $("long").textContent = `Long prompt (${longPrompt(hello).toLocaleString("en")} tokens)`;
 };
 
 const sayBudget = (tokens) => {
@@ -70,73 +95,62 @@ const sayBudget = (tokens) => {
     $("budget").setAttribute("aria-valuetext", said);
 };
 
-const setBudget = async () => {
-    const wanted = run.hello.budgets[$("budget").value];
-    const reply = await fetch("step_budget", { method: "POST", headers: headers(), body: JSON.stringify({ max_num_batched_tokens: wanted, page: run.hello.page }) });
-    if (reply.ok) run.hello.budget = (await reply.json()).max_num_batched_tokens;
+const setBudget = async (tokens) => {
+    const reply = await fetch("step_budget", { method: "POST", headers: headers(), body: JSON.stringify({ max_num_batched_tokens: tokens }) });
+    if (reply.ok) run.hello.budget = wanted = (await reply.json()).max_num_batched_tokens;
     else say(await problemOf(reply));
+    $("budget").value = Math.max(run.hello.budgets.indexOf(run.hello.budget), 0);
     sayBudget(run.hello.budget);
 };
 
 // ---- asking
 
-const longest = () => Math.min(2000, Math.floor(0.75 * run.hello.max_model_len));
-
 const randomTokens = (count) => Array.from({ length: count }, () => Math.floor(Math.random() * run.hello.vocab_size));
 
-// The answer, as far as it came; empty if the server refused.
-const ask = async (title, path, body) => {
-    const entry = document.createElement("li"), asking = document.createElement("b"), answer = document.createElement("span");
-    asking.textContent = title;
-    entry.append(asking, answer);
-    $("answers").append(entry);
-    $("answers").scrollTop = $("answers").scrollHeight;
-    const stop = new AbortController();
-    open.add(stop);
-    let told = "";
+// The answer comes with the feed: the request says whose it is, and its id is the answer's.
+const ask = async (title, path, body, inTalk = false) => {
+    const entry = newEntry(title, inTalk);
+    asked.push(entry);
+    showAnswers();
     try {
-        const reply = await fetch(path, { method: "POST", headers: headers(), signal: stop.signal, body: JSON.stringify({ model: run.hello?.model ?? "", stream: true, temperature: 0, ...body }) });
+        const reply = await fetch(path, { method: "POST", headers: { ...headers(), "x-request-id": entry.answer }, body: JSON.stringify({ model: run.hello.model, stream: true, temperature: 0, ...body }) });
         if (!reply.ok) { wantsKey(reply); throw new Error(await problemOf(reply)); }
-        for await (const data of dataOf(reply)) {
-            if (data === "[DONE]") break;
-            const piece = JSON.parse(data);
-            if (piece.error) throw new Error(piece.error.message);
-            for (const choice of piece.choices) told += choice.text ?? choice.delta.content ?? "";
-            answer.textContent = told;
-            $("answers").scrollTop = $("answers").scrollHeight;
-        }
+        if (reply.status !== 202) { reply.body.cancel(); throw new Error("The server does not know this tab: load the page again."); }
     } catch (problem) {
-        answer.className = "error";
-        answer.textContent += stop.signal.aborted ? " (stopped)" : ` ${problem.message}`;
+        Object.assign(entry, { error: problem.message, done: true });
+        showAnswers();
     }
-    open.delete(stop);
-    return told;
 };
 
 const askQuestion = (text, more = {}) => ask(text, "v1/chat/completions", { messages: [{ role: "user", content: text }], max_tokens: 128, ...more });
-const askNext = async (question) => {
-    const current = talk; // a new conversation may begin before the answer ends
-    const body = { messages: messagesOf($("system").value, current, question), max_tokens: LONGEST_ANSWER };
-    remember(current, question, await ask(question, "v1/chat/completions", body));
-};
-const beginAgain = () => {
-    talk = [];
-    $("answers").replaceChildren();
-};
-const nextQuestion = () => $("questions").children[asked++ % $("questions").children.length].value;
-const askLong = () => ask($("long").textContent, "v1/completions", { prompt: randomTokens(longest()), max_tokens: 24, ignore_eos: true });
+const askNext = (question) => ask(question, "v1/chat/completions", { messages: messagesOf($("system").value, asked, question), max_tokens: LONGEST_ANSWER }, true);
+const nextQuestion = () => $("questions").children[count++ % $("questions").children.length].value;
+const askLong = () => ask($("long").textContent, "v1/completions", { prompt: randomTokens(longPrompt(run.hello)), max_tokens: 24, ignore_eos: true });
 // They go on past the ends of their answers, so that they still decode when the long prompt comes.
 const askBoth = () => {
-    for (let count = 0; count < 3; count++) askQuestion(nextQuestion(), { ignore_eos: true, max_tokens: 160 });
+    for (let short = 0; short < 3; short++) askQuestion(nextQuestion(), { ignore_eos: true, max_tokens: 160 });
     setTimeout(askLong, 250);
     setTimeout(() => askQuestion(nextQuestion()), 350);
 };
 
+const showAnswers = () => {
+    const list = $("answers"), say = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+    while (list.children.length > asked.length) list.lastChild.remove();
+    asked.forEach((entry, place) => {
+        const item = list.children[place] ?? list.appendChild(document.createElement("li"));
+        if (!item.firstChild) item.append(...["b", "span", "em"].map((name) => document.createElement(name)));
+        [entry.title, entry.text, entry.error].forEach((text, part) => say(item.children[part], text));
+    });
+    list.scrollTop = list.scrollHeight;
+};
+
 // ---- drawing
 
+const seen = () => still ?? run;
+
 const timesShown = () => {
-    const width = Number($("window").value), step = chosen;
-    const end = step && step.at + step.seconds < run.clock - width ? step.at + step.seconds + width / 2 : run.clock;
+    const width = Number($("window").value), step = chosen, { clock } = seen();
+    const end = step && step.at + step.seconds < clock - width ? step.at + step.seconds + width / 2 : clock;
     return { from: Math.max(end - width, 0), to: Math.max(end, width) };
 };
 
@@ -158,14 +172,28 @@ const drawBar = (pen, left, top, wide, stripes) => {
 
 const promptOf = (lane) => lane.prompt === null ? "" : lane.prompt.toLocaleString("en");
 
-const drawTimeline = () => {
-    const canvas = $("timeline"), ratio = devicePixelRatio || 1, wide = canvas.clientWidth, high = LANES * LANE;
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+const penOf = (canvas, high) => {
+    const ratio = devicePixelRatio || 1, wide = canvas.clientWidth, pen = canvas.getContext("2d");
     if (canvas.width !== Math.round(wide * ratio)) { canvas.width = Math.round(wide * ratio); canvas.height = Math.round(high * ratio); }
-    const style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(`--${name}`).trim();
-    const pen = canvas.getContext("2d"), { from, to } = timesShown(), lanes = lanesBetween(run, from, to, LANES);
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, wide, high);
     pen.font = "600 13px system-ui, sans-serif";
+    return pen;
+};
+
+const drawSpans = (pen, spans, top, x, scale) => {
+    const fills = Object.fromEntries(["chunk", "chunk-even", "decode", "stall", "stripe"].map((name) => [name, colour(name)]));
+    spans.forEach((span, number) => {
+        pen.fillStyle = fills[span.kind === "chunk" && number % 2 ? "chunk-even" : span.kind];
+        drawBar(pen, x(span.at), top, Math.max(span.seconds * scale - 1, 1), span.kind === "stall" ? fills.stripe : "");
+    });
+};
+
+const drawTimeline = () => {
+    const canvas = $("timeline"), wide = canvas.clientWidth, high = LANES * LANE, pen = penOf(canvas, high);
+    const { from, to } = timesShown(), lanes = lanesBetween(seen(), from, to, LANES);
     const widest = (texts) => Math.max(0, ...texts.map((text) => pen.measureText(text).width));
     const names = widest(lanes.map((lane) => lane.name)), prompts = widest(lanes.map(promptOf));
     const scale = (wide - (labels = 4 + names + 8 + prompts + 8)) / (to - from);
@@ -181,18 +209,41 @@ const drawTimeline = () => {
         pen.rect(labels, top, wide - labels, LANE);
         pen.clip();
         pen.fillStyle = colour("waiting");
-        pen.fillRect(x(lane.from), top + 11, x(lane.until ?? run.clock) - x(lane.from), 4);
-        lane.spans.forEach((span, number) => {
-            if (span.at + span.seconds < from || span.at > to) return;
-            pen.fillStyle = span.kind === "chunk" && number % 2 ? colour("chunk-even") : colour(span.kind);
-            drawBar(pen, x(span.at), top + 4, Math.max(span.seconds * scale - 1, 1), span.kind === "stall" ? colour("stripe") : "");
-        });
+        pen.fillRect(x(lane.from), top + 11, x(lane.until ?? seen().clock) - x(lane.from), 4);
+        drawSpans(pen, lane.spans.filter((span) => span.at + span.seconds >= from && span.at <= to), top + 4, x, scale);
         pen.restore();
     });
     if (chosen) {
         pen.strokeStyle = colour("text");
         pen.strokeRect(x(chosen.at) - 1, 1, Math.max(chosen.seconds * scale, 2) + 1, high - 2);
     }
+};
+
+// Both demonstrations on one scale of time, from the moment when the long prompt comes.
+const drawDemos = () => {
+    const { demos } = seen(), shown = Object.values(demos).filter(Boolean), width = Math.max(0, ...shown.map((demo) => demo.seconds)) + 2 * AROUND;
+    for (const [kind, demo] of Object.entries(demos)) {
+        const canvas = $(kind), words = demo ? demoInWords(demo) : NO_DEMO[kind];
+        canvas.hidden = !demo;
+        if ($(`${kind}-said`).textContent !== words) $(`${kind}-said`).textContent = words;
+        if (!demo) continue;
+        const pen = penOf(canvas, 2 * LANE - 4), left = 4 + Math.max(...shown.flatMap((each) => each.lanes.map((lane) => pen.measureText(lane.name).width))) + 8;
+        const scale = (canvas.clientWidth - left) / width, x = (time) => left + (time + AROUND) * scale;
+        demo.lanes.forEach((lane, place) => {
+            pen.fillStyle = colour(`c${lane.request % COLOURS}`);
+            pen.fillText(lane.name, 4, place * LANE + 16);
+            pen.save();
+            pen.beginPath();
+            pen.rect(left, 0, canvas.clientWidth - left, 2 * LANE);
+            pen.clip();
+            drawSpans(pen, lane.spans, place * LANE + 2, x, scale);
+            pen.restore();
+        });
+    }
+};
+const NO_DEMO = {
+    large: `Large steps: set Tokens per step above ${PROMISE} and press the button with the thick letters.`,
+    small: `Small steps: set Tokens per step to ${PROMISE} or fewer and press it again.`,
 };
 
 const cellOf = (cell, budget) => {
@@ -221,13 +272,13 @@ const stripRow = (step) => {
 };
 
 const drawStrips = () => {
-    const last = chosen ? run.steps.indexOf(chosen) + Math.ceil(STRIPS / 2) : run.steps.length;
-    const end = Math.min(Math.max(last, STRIPS), run.steps.length);
-    $("strips").replaceChildren(...run.steps.slice(Math.max(end - STRIPS, 0), end).map(stripRow));
+    const last = chosen ? seen().steps.indexOf(chosen) + Math.ceil(STRIPS / 2) : seen().steps.length;
+    const end = Math.min(Math.max(last, STRIPS), seen().steps.length);
+    $("strips").replaceChildren(...seen().steps.slice(Math.max(end - STRIPS, 0), end).map(stripRow));
 };
 
 const drawMap = () => {
-    const shown = chosen ?? run, blocks = run.hello.num_blocks, owners = ownersOf(shown.tables, blocks), cached = new Set(shown.cached);
+    const shown = chosen ?? seen(), blocks = run.hello.num_blocks, owners = ownersOf(shown.tables, blocks), cached = new Set(shown.cached);
     const map = $("map");
     while (map.children.length < blocks) map.append(document.createElement("span"));
     owners.forEach((requests, block) => {
@@ -249,13 +300,13 @@ const stateOf = (lane) => {
 };
 
 const drawRequests = () => {
-    $("requests").replaceChildren(...run.lanes.slice(-8).reverse().map((lane) => {
+    $("requests").replaceChildren(...seen().lanes.slice(-8).reverse().map((lane) => {
         const row = document.createElement("tr"), head = document.createElement("th"), swatch = document.createElement("span");
         swatch.className = "swatch";
         swatch.style.background = colourOf(lane.request);
         head.scope = "row";
         head.append(swatch, lane.name);
-        const texts = [lane.prompt ?? "–", lane.cached, ms(lane.ttft), lane.tokens, lane.tokens > 1 ? ms(lane.longest) : "–", lane.stalls, stateOf(lane)];
+        const texts = [lane.prompt ?? "–", lane.cached, milliseconds(lane.ttft), lane.tokens, lane.tokens > 1 ? milliseconds(lane.longest) : "–", lane.stalls, stateOf(lane)];
         row.append(head, ...texts.map((text) => Object.assign(document.createElement("td"), { textContent: text })));
         return row;
     }));
@@ -269,34 +320,36 @@ const draw = () => {
     drawStrips();
     drawMap();
     drawRequests();
+    drawDemos();
+    showAnswers();
     const running = Object.keys(run.tables).length;
-    say(`${running} running, ${run.waiting} waiting; ${run.number} steps`);
+    say(`${running} running, ${run.waiting} waiting; ${run.number} steps${still ? "; the picture is frozen" : ""}`);
 };
 
 // ---- choosing a step
 
 const choose = (step) => {
     chosen = step ?? null;
-    $("said").textContent = chosen ? stepInWords(chosen) : "Follows the newest step.";
+    $("said").textContent = chosen ? stepInWords(chosen) : still ? "Frozen: choose a step with the arrow keys, or point at one." : "Follows the newest step.";
     dirty = true;
 };
 
 $("timeline").addEventListener("keydown", (event) => {
-    const at = chosen ? run.steps.indexOf(chosen) : run.steps.length, last = run.steps.length - 1;
+    const at = chosen ? seen().steps.indexOf(chosen) : seen().steps.length, last = seen().steps.length - 1;
     const place = { ArrowLeft: Math.max(at - 1, 0), ArrowRight: Math.min(at + 1, last), Home: 0, End: last }[event.key];
     if (event.key === "Escape") choose(null);
-    else if (place !== undefined) { event.preventDefault(); choose(run.steps[place]); }
+    else if (place !== undefined) { event.preventDefault(); choose(seen().steps[place]); }
 });
 $("timeline").addEventListener("pointermove", (event) => {
     const box = $("timeline").getBoundingClientRect(), { from, to } = timesShown();
     const time = from + (event.clientX - box.left - labels) / (box.width - labels) * (to - from);
-    choose(run.steps.find((step) => step.at <= time && time < step.at + step.seconds));
+    choose(seen().steps.find((step) => step.at <= time && time < step.at + step.seconds));
 });
 $("timeline").addEventListener("pointerleave", () => choose(null));
 
 $("ask").addEventListener("submit", (event) => {
     event.preventDefault();
-    askNext($("question").value || nextQuestion());
+    if (run.hello) askNext($("question").value || nextQuestion());
     $("question").value = "";
 });
 $("key").addEventListener("submit", (event) => {
@@ -305,15 +358,22 @@ $("key").addEventListener("submit", (event) => {
     $("key").hidden = true;
     follow();
 });
-$("new").addEventListener("click", beginAgain);
-$("short").addEventListener("click", () => askQuestion(nextQuestion()));
+$("new").addEventListener("click", () => { asked = []; showAnswers(); });
+$("short").addEventListener("click", () => run.hello && askQuestion(nextQuestion()));
 $("long").addEventListener("click", () => run.hello && askLong());
 $("both").addEventListener("click", () => run.hello && askBoth());
-$("stop").addEventListener("click", () => open.forEach((stop) => stop.abort()));
+$("stop").addEventListener("click", () => fetch("answers", { method: "DELETE", headers: headers() }));
+$("freeze").addEventListener("click", () => {
+    still = still ? null : frozen(run);
+    $("freeze").textContent = still ? "Go on" : "Freeze";
+    choose(null);
+});
 $("budget").addEventListener("input", () => sayBudget(run.hello.budgets[$("budget").value]));
-$("budget").addEventListener("change", setBudget);
+$("budget").addEventListener("change", () => setBudget(run.hello.budgets[$("budget").value]));
 $("window").addEventListener("change", () => { dirty = true; });
 addEventListener("resize", () => { dirty = true; });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { dirty = true; });
-follow();
+document.addEventListener("visibilitychange", () => document.hidden ? hide() : show());
+addEventListener("pagehide", hide); // some browsers load again without saying that the page is hidden
+if (!document.hidden) show();
 draw();

@@ -3,7 +3,12 @@
 const KEPT_STEPS = 600, KEPT_LANES = 24;
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-const newRun = () => ({ hello: null, steps: [], lanes: [], tables: {}, cached: [], free: null, waiting: 0, clock: 0, number: 0 });
+const newRun = () => ({ hello: null, steps: [], lanes: [], tables: {}, cached: [], free: null, waiting: 0, clock: 0, number: 0, demos: { large: null, small: null } });
+
+// A copy that stays as it is: steps and spans never change, the lists of them do.
+const frozen = (run) => ({ ...run, demos: { ...run.demos }, tables: { ...run.tables }, steps: [...run.steps], lanes: run.lanes.map((lane) => ({ ...lane, spans: [...lane.spans] })) });
+
+const longPrompt = (hello) => Math.min(2000, Math.floor(0.75 * hello.max_model_len));
 
 const nameOf = (request) => LETTERS[request % 26] + (request < 26 ? "" : Math.floor(request / 26));
 
@@ -11,7 +16,7 @@ const laneOf = (run, request, prompt) => {
     let lane = run.lanes.find((each) => each.request === request);
     if (!lane) {
         lane = { request, name: nameOf(request), prompt, cached: 0, arrived: null, from: run.clock, spans: [],
-                 last: null, tokens: 0, computed: 0, ttft: null, longest: 0, waitedFrom: null, waited: 0, stalls: 0, reason: null, until: null, preempted: 0 };
+                 last: null, tokens: 0, computed: 0, ttft: null, longest: 0, waitedFrom: null, waited: 0, stalls: 0, budget: 0, firstAt: null, reason: null, until: null, preempted: 0 };
         run.lanes.push(lane);
         while (run.lanes.length > KEPT_LANES) run.lanes.shift();
     }
@@ -20,7 +25,7 @@ const laneOf = (run, request, prompt) => {
 
 // A message that the engine has sent. A reader that was too slow has lost some: nothing here relies on all of them.
 const take = (run, message) => {
-    if (message.kind === "hello") Object.assign(run, newRun(), { hello: message }); // another server may count from 0
+    if (message.kind === "hello") Object.assign(run, newRun(), { hello: message, demos: run.demos }); // another server may count from 0
     else if (message.kind === "step") takeStep(run, message);
     else takeRequest(run, message);
     return run;
@@ -36,6 +41,7 @@ const takeRequest = (run, message) => {
         lane.until = run.clock;
         lane.cached = message.cached;
         delete run.tables[message.request];
+        if (run.hello && lane.prompt === longPrompt(run.hello) && lane.firstAt !== null) keepDemo(run, lane);
     }
     Object.assign(run, { cached: message.cached_blocks, free: message.free, waiting: message.waiting });
 };
@@ -57,15 +63,17 @@ const takeStep = (run, message) => {
 
 const takeSpan = (run, step, part, request, message) => {
     const lane = laneOf(run, request, null);
-    if (part.kind === "chunk") lane.computed = part.context + part.tokens;
+    if (part.kind === "chunk") Object.assign(lane, { computed: part.context + part.tokens, budget: step.budget });
     // A stall begins where the last token came: what was computed since then is what this one has waited for.
     const isStall = part.kind === "decode" && lane.waited > PROMISE;
     const at = isStall ? lane.waitedFrom : step.at;
-    lane.spans.push({ kind: isStall ? "stall" : part.kind, at, seconds: run.clock - at });
+    const gap = lane.last === null || !part.sampled.includes(request) ? 0 : message.time - lane.last;
+    lane.spans.push({ kind: isStall ? "stall" : part.kind, at, seconds: run.clock - at, gap });
     if (!part.sampled.includes(request)) return;
     lane.stalls += isStall;
     lane.waited = 0;
     lane.waitedFrom = run.clock;
+    if (lane.last === null) lane.firstAt = run.clock;
     if (lane.last === null && lane.arrived !== null) lane.ttft = message.time - lane.arrived;
     if (lane.last !== null) lane.longest = Math.max(lane.longest, message.time - lane.last);
     lane.last = message.time;
@@ -76,6 +84,25 @@ const forgetSpans = (run) => {
     const oldest = run.steps[0].at;
     for (const lane of run.lanes) while (lane.spans.length && lane.spans[0].at < oldest) lane.spans.shift();
 };
+
+// A demonstration: a long prompt, and beside it the answer that had to wait longest for a token meanwhile. Kept with
+// the last one in large steps, or in small ones: there the others wait for no more than they agree to.
+const AROUND = 0.1; // seconds before its arrival and after its first token
+const keepDemo = (run, long) => {
+    const from = long.from, to = long.firstAt;
+    const longest = (lane) => Math.max(0, ...lane.spans.filter((span) => span.at < to && span.at + span.seconds > from).map((span) => span.gap));
+    const other = run.lanes.filter((lane) => lane !== long).reduce((most, lane) => most && longest(most) >= longest(lane) ? most : lane, null);
+    if (other === null || longest(other) === 0) return;
+    const around = (span) => span.at < to + AROUND && span.at + span.seconds > from - AROUND;
+    const spansOf = (lane) => lane.spans.filter(around).map((span) => ({ ...span, at: span.at - from }));
+    run.demos[long.budget > PROMISE ? "large" : "small"] = {
+        budget: long.budget, gap: longest(other), ttft: long.ttft, seconds: to - from,
+        lanes: [other, long].map((lane) => ({ request: lane.request, name: lane.name, spans: spansOf(lane) })),
+    };
+};
+
+const demoInWords = (demo) => `Steps of ${demo.budget.toLocaleString("en")} tokens: the longest gap of an answer is ${milliseconds(demo.gap)}, the long prompt’s first token comes after ${milliseconds(demo.ttft)}.`;
+const milliseconds = (seconds) => seconds === null ? "–" : `${(1000 * seconds).toFixed(seconds < 0.1 ? 1 : 0)} ms`;
 
 // The lanes that have something between two times of the clock, the newest `most`, oldest first.
 const lanesBetween = (run, from, to, most) => run.lanes
