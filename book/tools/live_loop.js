@@ -9,21 +9,27 @@
         globalThis.requestAnimationFrame = () => 0; // nothing is drawn: the machine belongs to the engine
         const start = performance.now();
         const put = (kind, value) => tape.push([performance.now() - start, kind, value]);
+        feed.abort(); // a tab has one reader: this one
+        feed = null;
+        let known = 0;
         const listen = async () => {
-            for await (const data of dataOf(await fetch("events"))) put("event", data);
+            for await (const data of dataOf(await fetch("events", { headers: headers() }))) {
+                if (asked.length > known) put("asked", JSON.stringify(asked.slice(known)));
+                known = asked.length;
+                put("event", data);
+                heard(JSON.parse(data));
+            }
         };
         listen();
-        const answers = new MutationObserver(() => put("answers", $("answers").innerHTML));
-        answers.observe($("answers"), { subtree: true, childList: true, characterData: true });
         globalThis.go = (budget) => {
             put("budget", budget);
             show(budget);
-            setBudget().then(() => $("both").click());
+            setBudget(budget).then(() => $("both").click());
         };
     };
 
     // Whether all five requests of a run have ended.
-    globalThis.idle = () => open.size === 0 && run.lanes.length % 5 === 0 && run.lanes.every((lane) => lane.reason !== null);
+    globalThis.idle = () => asked.length % 5 === 0 && asked.every((entry) => entry.done) && run.lanes.every((lane) => lane.reason !== null);
     globalThis.recorded = () => tape;
 
     const show = (budget) => {
@@ -44,10 +50,8 @@
         for (; tape.length && tape[0][0] <= until; tape.shift()) {
             const [, kind, value] = tape[0];
             if (kind === "budget") show(value);
-            else if (kind === "answers") {
-                $("answers").innerHTML = value;
-                $("answers").scrollTop = $("answers").scrollHeight;
-            } else {
+            else if (kind === "asked") asked.push(...JSON.parse(value).map((entry) => ({ ...entry, text: "", done: false })));
+            else {
                 const message = JSON.parse(value);
                 if (message.kind !== "hello") heard(message);
             }

@@ -23,7 +23,7 @@ from tiny_llm_kit.trace.provenance import warn_if_busy
 
 LOOP, STILL = BOOK / "src/pictures/live-page.webp", BOOK / "src/pictures/live-page.png"
 ADDRESS, PORT = "http://127.0.0.1:8123/", 8123
-WIDTH, HEIGHT, SHOWN = 1160, 690, 870  # pixels of the page, and the loop's width
+WIDTH, HEIGHT, SHOWN = 1160, 880, 870  # pixels of the page, and the loop's width
 BUDGETS = (2048, 128)  # tokens of a step, one run each
 FRAMES = 8  # in a second
 LIMIT = 500_000  # bytes of the loop
@@ -123,14 +123,8 @@ def save(frames: list[Image.Image], first: int, still: Image.Image) -> None:
 
 def main() -> int:
     warn_if_busy()
-    serve = [
-        "-m",
-        "tiny_llm_kit.commands.serve",
-        "--live-controls",
-        "--max-num-batched-tokens",
-        str(BUDGETS[0]),
-    ]
-    server = subprocess.Popen([sys.executable, *serve, "--port", str(PORT)], cwd=ROOT)
+    serve = [sys.executable, "-m", "tiny_llm_kit.commands.serve", "--port", str(PORT)]
+    server = subprocess.Popen(serve, cwd=ROOT)
     try:
         for _ in range(100):
             try:

@@ -242,8 +242,8 @@ const drawDemos = () => {
     }
 };
 const NO_DEMO = {
-    large: `Large steps: set Tokens per step above ${PROMISE} and press the button with the thick letters.`,
-    small: `Small steps: set Tokens per step to ${PROMISE} or fewer and press it again.`,
+    large: `Large steps: set Tokens per step above ${PROMISE} and press “A long one among three short ones”.`,
+    small: `Small steps: set Tokens per step to ${PROMISE} or less, and press it again.`,
 };
 
 const cellOf = (cell, budget) => {

@@ -101,7 +101,7 @@ const keepDemo = (run, long) => {
     };
 };
 
-const demoInWords = (demo) => `Steps of ${demo.budget.toLocaleString("en")} tokens: the longest gap of an answer is ${milliseconds(demo.gap)}, the long prompt’s first token comes after ${milliseconds(demo.ttft)}.`;
+const demoInWords = (demo) => `Steps of ${demo.budget.toLocaleString("en")} tokens: longest gap ${milliseconds(demo.gap)}; TTFT of the long prompt ${milliseconds(demo.ttft)}`;
 const milliseconds = (seconds) => seconds === null ? "–" : `${(1000 * seconds).toFixed(seconds < 0.1 ? 1 : 0)} ms`;
 
 // The lanes that have something between two times of the clock, the newest `most`, oldest first.
