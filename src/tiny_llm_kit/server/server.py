@@ -50,7 +50,6 @@ def create_app(
 
         def listeners(engine: LLMEngine) -> list[Callable[[Event], object]]:
             metrics.watch(engine)
-            app.state.feed = app.state.budget = None
             if page is None:
                 return [metrics]
             app.state.budget = StepBudget(engine)
@@ -105,6 +104,7 @@ def app_around(
         root_path=options.root_path,
     )
     app.router.route_class, app.state.turn = SteppedRoute, asyncio.Lock()
+    app.state.feed = app.state.budget = None  # of the page, once the engine is there
     app.add_middleware(
         Guard,
         api_key=options.api_key,

@@ -247,9 +247,9 @@ class DrainingServer(uvicorn.Server):
 
     async def _drain(self) -> None:
         await self.service.stop()
-        feed: LiveFeed | None = getattr(self._app.state, "feed", None)
+        feed: LiveFeed | None = self._app.state.feed
         if feed is not None:
-            feed.close()
+            await feed.close()
         self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:

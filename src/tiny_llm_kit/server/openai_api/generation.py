@@ -15,7 +15,7 @@ from .completion_format import CompletionFormat, Echo
 from .errors import BUSY, INTERNAL, ApiError, unavailable
 from .formats import AnswerFormat, ChatFormat, token_counts
 from .http_responses import STREAM, AsciiJson, Disconnected, EventStream, event, while_connected
-from .live_page import LiveFeed
+from .live_page import tab_of
 from .responses import ResponseBody, ResponsesFormat
 from .service_contract import AnswerStream, ModelService
 from .submission import chat_ids, check_body, prompt_ids, prompts_of, sampling_params, service_of, submit
@@ -147,8 +147,7 @@ class Generation:
         if body.stream:
             timed_out = event(unavailable(TIMED_OUT).body())
             stream = EventStream(self._events(body), self.stream.close, seconds, timed_out)
-            feed: LiveFeed | None = getattr(request.app.state, "feed", None)
-            tab = feed and feed.tab_of(request)
+            tab = tab_of(request)
             return stream if tab is None else tab.start(request, stream)
         try:
             answers = await while_connected(request.receive, self._answers(), seconds)

@@ -56,23 +56,20 @@ class LiveFeed:
         on_leave: Callable[[str], Awaitable[object]],
     ):
         self._page, self._engine, self._loop, self._on_leave = page, engine, loop, on_leave
-        self._tabs: dict[str, Tab] = {}
+        self.tabs: dict[str, Tab] = {}
+        self._is_closed = False
 
     def __call__(self, event: Event) -> None:
         """Pass an event on; called on the engine's thread. Without tabs it costs nothing."""
-        if not self._tabs:
+        if not self.tabs:
             return
         message = self._page.message(event, self._engine)
         if message is not None:
             self._loop.call_soon_threadsafe(self._send, message)
 
     def _send(self, message: Json) -> None:
-        for tab in self._tabs.values():
+        for tab in self.tabs.values():
             tab.put(message)
-
-    def tab_of(self, request: Request) -> Tab | None:
-        """The tab that asks. Its name comes in a header: URLs may be logged."""
-        return self._tabs.get(request.headers.get("x-tab", ""))
 
     async def events(self, hello: Json, name: str) -> AsyncGenerator[str, None]:
         """Texts of server-sent events: the hello, then every message, until the client disconnects.
@@ -81,29 +78,35 @@ class LiveFeed:
             hello: the first message, which also gets the tab's name and the numbers of its answers.
             name: of a tab that was read before; any other text begins a new one.
         """
-        tab = self._tabs.pop(name, None) or Tab()
-        self._tabs[tab.name], reader = tab, tab.next_reader()
-        if len(self._tabs) > MOST_TABS:
-            self._forget(next(iter(self._tabs.values())))
+        tab = self.tabs.pop(name, None) or Tab()
+        self.tabs[tab.name], reader = tab, tab.next_reader()
+        if len(self.tabs) > MOST_TABS:
+            oldest = next(iter(self.tabs.values()))
+            self._forget(oldest, oldest.reader)
         try:
             yield event({**hello, "tab": tab.name, "answers": list(tab.answers)})
-            while tab.reader == reader and not tab.is_forgotten:
+            while tab.reader == reader and not self._is_closed:
                 yield "".join(map(event, await tab.messages(reader))) or ": \n\n"
         finally:
             if tab.reader == reader:
-                seconds = KEPT_SECONDS if tab.answers else 0
-                self._loop.call_later(seconds, self._forget, tab, reader)
+                self._loop.call_later(KEPT_SECONDS if tab.answers else 0, self._forget, tab, reader)
+            if tab.reader == reader or tab.name not in self.tabs:
                 await self._on_leave(tab.name)
 
-    def _forget(self, tab: Tab, reader: int | None = None) -> None:
+    def _forget(self, tab: Tab, reader: int) -> None:
         """Forget a tab, unless it has another reader than this one."""
-        if reader in (None, tab.reader) and self._tabs.pop(tab.name, None) is not None:
-            tab.forget()
+        if tab.reader == reader:
+            self.tabs.pop(tab.name, None)
+            tab.stop()
+            tab.next_reader()  # this one ends
 
-    def close(self) -> None:
-        """End every tab's stream."""
-        for tab in list(self._tabs.values()):
-            self._forget(tab)
+    async def close(self) -> None:
+        """End every tab's stream once it has the rest of its answers, which end with the engine."""
+        answers = [answer.task for tab in self.tabs.values() for answer in tab.answers.values()]
+        await asyncio.gather(*answers, return_exceptions=True)
+        self._is_closed = True
+        for tab in self.tabs.values():
+            tab.news.set()
 
 
 class StepBudget:
@@ -145,7 +148,7 @@ class StepBudget:
 
 
 OWN = [Depends(check_origin)]
-REFUSED = {403: WRONG, 503: WRONG}
+REFUSED = dict.fromkeys((401, 403, 503), WRONG)
 
 
 def add_page(app: FastAPI, page: LivePage) -> None:
@@ -156,9 +159,7 @@ def add_page(app: FastAPI, page: LivePage) -> None:
     async def index() -> HTMLResponse:
         return HTMLResponse(page.html, headers=headers)
 
-    @app.get(
-        "/events", response_class=Response, dependencies=OWN, responses={**STREAM, 401: WRONG, **REFUSED}
-    )
+    @app.get("/events", response_class=Response, dependencies=OWN, responses={**STREAM, **REFUSED})
     async def events(request: Request) -> Response:
         """The steps of the scheduler and the texts of a tab's answers, as server-sent events."""
         service: EngineService = request.app.state.service
@@ -166,14 +167,18 @@ def add_page(app: FastAPI, page: LivePage) -> None:
         hello["controls"] = service.options.live_controls
         return EventStream(request.app.state.feed.events(hello, request.headers.get("x-tab", "")))
 
-    @app.delete("/answers", dependencies=OWN, responses={**ERRORS, **REFUSED})
+    @app.delete("/answers", dependencies=OWN, responses=REFUSED)
     async def stop(request: Request) -> dict[str, str]:
         """End all answers of the tab."""
-        check_ready(request.app.state.service)
-        if (tab := request.app.state.feed.tab_of(request)) is None:
-            raise ApiError(404, "the server does not know this tab: load its page again")
-        tab.stop()
+        if (tab := tab_of(request)) is not None:
+            tab.stop()
         return {}
+
+
+def tab_of(request: Request) -> Tab | None:
+    """The tab that asks; None for any other client. Its name comes in a header: URLs may be logged."""
+    feed: LiveFeed | None = request.app.state.feed
+    return feed and feed.tabs.get(request.headers.get("x-tab", ""))
 
 
 def policy_of(html: str) -> str:

@@ -41,15 +41,11 @@ class Answer:
 
     async def _send(self, message: Message) -> None:
         for line in message.get("body", b"").splitlines():
-            if line.startswith(b"data: {"):
-                self._take(json.loads(line.removeprefix(b"data: ")))
+            piece = json.loads(line.removeprefix(b"data: ")) if line.startswith(b"data: {") else {}
+            self.error = piece.get("error", {"message": self.error})["message"]
+            for choice in piece.get("choices", ()):
+                self.text += choice.get("text") or choice.get("delta", {}).get("content") or ""
         self._news.set()
-
-    def _take(self, piece: Json) -> None:
-        if "error" in piece:
-            self.error = piece["error"]["message"]
-        for choice in piece.get("choices", ()):
-            self.text += choice.get("text") or choice.get("delta", {}).get("content") or ""
 
     def _end(self, task: asyncio.Task) -> None:
         if task.cancelled():
@@ -75,22 +71,22 @@ class Tab:
     """
 
     def __init__(self) -> None:
-        self.name, self.reader, self.is_forgotten = secrets.token_urlsafe(16), 0, False
+        self.name, self.reader = secrets.token_urlsafe(16), 0
         self.answers: dict[str, Answer] = {}
         self._unread: deque[Json] = deque(maxlen=MOST_UNREAD)
-        self._news = asyncio.Event()
+        self.news = asyncio.Event()
 
     def start(self, request: Request, response: Response) -> Response:
         """Let an answer come, whether or not it is read; the oldest of too many ends."""
         name = request.scope["request_id"]
-        self.answers[name] = Answer(request, response, self._news)
+        self.answers[name] = Answer(request, response, self.news)
         if len(self.answers) > MOST_ANSWERS:
             self.answers.pop(next(iter(self.answers))).task.cancel()
         return AsciiJson({"answer": name}, 202)
 
     def put(self, message: Json) -> None:
         self._unread.append(message)
-        self._news.set()
+        self.news.set()
 
     def next_reader(self) -> int:
         """Number of a new reader, which gets every text from its beginning; the one before ends."""
@@ -98,7 +94,7 @@ class Tab:
         self._unread.clear()
         for answer in self.answers.values():
             answer.sent = UNSENT
-        self._news.set()
+        self.news.set()
         return self.reader
 
     def stop(self) -> None:
@@ -106,21 +102,15 @@ class Tab:
         for answer in self.answers.values():
             answer.task.cancel()
 
-    def forget(self) -> None:
-        """End all answers, and the reader."""
-        self.is_forgotten = True
-        self.stop()
-        self._news.set()
-
     async def messages(self, reader: int) -> list[Json]:
         """What a reader has not read; empty after a quiet time, and for a reader that another one follows."""
         try:
-            await asyncio.wait_for(self._news.wait(), QUIET_SECONDS)
+            await asyncio.wait_for(self.news.wait(), QUIET_SECONDS)
         except asyncio.TimeoutError:
             return []
         if reader != self.reader:
             return []
-        self._news.clear()
+        self.news.clear()
         messages, answers = [*self._unread], self.answers.items()
         self._unread.clear()
         return messages + [message for name, answer in answers for message in answer.unsent(name)]

@@ -193,13 +193,10 @@ def check_origin(request: Request) -> None:
     Raises:
         ApiError: 403.
     """
-    site, origin = (request.headers.get(name) for name in ("sec-fetch-site", "origin"))
-    host = request.headers.get("host")
-    if site is not None:
-        is_own = site in ("same-origin", "none")
-    else:  # browsers do not send it over plain HTTP to another machine
-        is_own = origin in (None, f"http://{host}", f"https://{host}")
-    if not is_own:
+    site, origin, host = (request.headers.get(name) for name in ("sec-fetch-site", "origin", "host"))
+    # Browsers do not send Sec-Fetch-Site over plain HTTP to another machine.
+    by_origin = origin in (None, f"http://{host}", f"https://{host}")
+    if not (by_origin if site is None else site in ("same-origin", "none")):
         raise ApiError(403, "this is for the server's own page alone", code="origin_not_allowed")
 
 

@@ -30,18 +30,15 @@ class LiveTimeline:
 
     def hello(self, engine: "LLMEngine") -> Json:
         """The first message to each reader: the options of the engine."""
-        options, most = engine.options, engine.max_num_batched_tokens
-        least = options.max_num_seqs
+        least, most = engine.options.max_num_seqs, engine.max_num_batched_tokens
         return {
             "kind": "hello",
             "model": self.model_name,
             "num_blocks": engine.allocator.num_blocks,
             "block_size": engine.allocator.block_size,
-            "max_num_seqs": options.max_num_seqs,
             "max_model_len": engine.max_model_len,
             "vocab_size": engine.network.config.vocab_size,
-            "chunked": options.enable_chunked_prefill,
-            "policy": options.policy,
+            "chunked": engine.options.enable_chunked_prefill,
             "budget": engine.scheduler.max_num_batched_tokens,
             "budgets": sorted({most, *(size for size in BUDGETS if least <= size <= most)}),
         }
