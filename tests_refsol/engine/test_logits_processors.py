@@ -351,7 +351,9 @@ def test_a_grammar_that_reaches_a_limit_ends_its_answer_with_the_reason(make, ca
     forms = [StructuredOutputsParams(json=schema) for schema in (LARGE_LATER, CLOSED[0])]
     params = [SamplingParams(max_tokens=30, structured_outputs=form) for form in forms]
     options = {"speculative_config": drafts} if drafts else {}
-    failed, served = make(max_model_len=128, **options).generate(["Hello", "Hello"], params, use_tqdm=False)
+    llm = make(max_model_len=128, **options)
+    capfd.readouterr()  # the engine may say that no draft pays
+    failed, served = llm.generate(["Hello", "Hello"], params, use_tqdm=False)
     assert failed.outputs[0].finish_reason == "error"
     assert failed.error.startswith("structured_outputs reached a limit: ") and "\n" not in failed.error
     assert re.match('{"a": "[xy]", "b": {', failed.outputs[0].text)
@@ -479,6 +481,56 @@ def test_choices_and_grammars_decide_the_text(client, form, texts):
     made = client.completions.create(**asked, extra_body={"structured_outputs": form})
     assert {choice.text for choice in made.choices} <= texts
     assert {choice.finish_reason for choice in made.choices} == {"stop"}
+
+
+OVERLAP = {"oneOf": [{"type": "integer"}, {"type": "number"}]}
+CYCLE = {"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        (OVERLAP, "oneOf has alternatives that overlap: write anyOf"),
+        (CYCLE, "no text fits: a cycle of $ref or of rules needs an alternative that ends"),
+        ({"type": "string", "pattern": "(a"}, "the pattern (a cannot be read, unclosed group: correct it"),
+        (
+            {"type": "string", "pattern": "a(?=b)"},
+            "patterns without look-around and backreferences are needed",
+        ),
+        ({"type": "array", "uniqueItems": True}, '"uniqueItems": not supported: leave it out'),
+        ({"$ref": "#/$defs/B"}, "$ref: there is no /$defs/B: define it, or correct the reference"),
+        ({"type": "strin"}, "Invalid type: strin; correct it"),
+    ],
+)
+def test_a_schema_is_refused_in_the_clients_words(client, schema, says):
+    """As the form of an answer, and as arguments of a tool."""
+    named = {"name": "x", "schema": schema, "strict": True}
+    inside = {
+        "type": "object",
+        "properties": {"a": schema},
+        "required": ["a"],
+        "$defs": schema.get("$defs", {}),
+    }
+    tool = {"type": "function", "function": {"name": "f", "parameters": inside}}
+    for field, form in (
+        ("response_format", {"response_format": {"type": "json_schema", "json_schema": named}}),
+        ("tools", {"tools": [tool], "tool_choice": "required"}),
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            messages = [{"role": "user", "content": "Hello"}]
+            client.chat.completions.create(model="tiny-qwen3", messages=messages, max_tokens=50, **form)
+        assert refused.value.body["message"] == f"{field} has no grammar: {says}"
+
+
+def test_as_many_choices_as_are_advertised(client):
+    asked = {"model": "tiny-qwen3", "prompt": "Hello", "max_tokens": 40}
+    texts = [f"choice \x7f{number}" for number in range(10_000)]
+    [made] = client.completions.create(**asked, extra_body={"guided_choice": texts}).choices
+    assert made.text in texts and made.finish_reason == "stop"
+    with pytest.raises(
+        openai.BadRequestError, match=r"guided_choice has no grammar: it has .* at most 262144"
+    ):
+        client.completions.create(**asked, extra_body={"guided_choice": [f"{text:50}" for text in texts]})
 
 
 @pytest.mark.parametrize("grammar", ["(", "start: b", "root ::= (", "start: " + "(" * 10_000])

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...model.tokenization import Tokenizer
 from ...solution_types import StructuredOutputsParams
+from .grammar_errors import in_plain_words
 from .schema_formats import without_remarks
 
 MOST_CHARACTERS = 2**18  # of a schema or an expression; one of 4 MB takes more than a second
@@ -178,8 +179,8 @@ class Grammars:
 
         form = text_of(wanted)
         if len(form) > MOST_CHARACTERS:
-            problem = f"{len(form)} characters, give at most {MOST_CHARACTERS}"
-            raise ValueError(one_line("has no grammar", problem))
+            problem = f"it has {len(form)} characters: give at most {MOST_CHARACTERS}"
+            raise ValueError(f"structured_outputs has no grammar: {problem}")
         limits = LLParserLimits(**LIMITS)
         try:
             if wanted.regex is not None:
@@ -198,14 +199,24 @@ class Grammars:
 def text_of(wanted: StructuredOutputsParams) -> str:
     """The form as llguidance reads it; choices are a grammar in Lark."""
     if wanted.choice:
-        return "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in wanted.choice)
+        # As one terminal: as alternatives of a rule, each would be an item of the parser, and those are few.
+        return "start: CHOICE\nCHOICE: " + " | ".join(quoted(text) for text in wanted.choice)
     return wanted.regex or wanted.grammar or str(wanted.json or '{"type": "object"}')
 
 
+def quoted(text: str) -> str:
+    """A text as Lark writes it."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def checked(schema: str) -> str:
-    """The text of a schema without what is not checked; invalid JSON is left to llguidance."""
+    """The text of a schema without what is not checked, and without llguidance's options.
+
+    Invalid JSON is left to llguidance.
+    """
     try:
-        return json.dumps(without_remarks(json.loads(schema)))
+        plain = without_remarks(json.loads(schema))
+        return json.dumps({**plain, "x-guidance": {}} if isinstance(plain, dict) else plain)
     except (ValueError, RecursionError):
         return schema
 
@@ -225,5 +236,5 @@ def lark_of(grammar: str) -> str:
 
 
 def one_line(what: str, problem: str) -> str:
-    """What a form is not good for, with llguidance's reason."""
-    return f"structured_outputs {what}: {problem.strip().splitlines()[0]}"
+    """What a form is not good for, with the reason and the fix."""
+    return f"structured_outputs {what}: {in_plain_words(problem)}"

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ...engine.backends.grammar import quoted
 from ...model.files import Json
 
 ARGUMENTS = ("arguments", "parameters")  # the names that models give them
@@ -102,11 +103,6 @@ def rigid(schema: Json) -> Json:
     """A schema without free white space, which a small model may write to the end."""
     form = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
     return {**schema, "x-guidance": form}
-
-
-def quoted(text: str) -> str:
-    """A text as Lark writes it."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 class CallScanner:
