@@ -21,6 +21,7 @@ from tiny_llm_kit.engine.backends.seeded_sampling import SeededSampler
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.speculation import speculation
 from tiny_llm_kit.engine.speculation.row_costs import (
     DecodeCost,
     RowCosts,
@@ -406,6 +407,17 @@ def test_metrics_have_the_names_of_vllm(loaded):
     assert f'vllm:inter_token_latency_seconds_count{{model_name="m"}} {latencies}.0' in text
     llm.reset_prefix_cache()
     assert llm.engine.scheduler.counts is counts, "counters never go back"
+
+
+@pytest.mark.parametrize(("row", "says"), [(0.1, 0), (0.9, 1)])
+def test_an_engine_that_will_never_draft_says_so_once(loaded, monkeypatch, capsys, row, says):
+    costs = RowCosts({1: DecodeCost(1.0, row), 4: DecodeCost(1.0, 9.0)})
+    monkeypatch.setattr(speculation, "measured_row_costs", lambda *given: costs)
+    llm = LLM.of(*loaded, **SMALL, speculative_config={"method": "ngram"})
+    llm.reset_prefix_cache()
+    llm.generate("aaaa", SamplingParams(max_tokens=20, ignore_eos=True), use_tqdm=False)
+    line = "nothing will be drafted, because no draft pays on this machine: a step of one request takes 1 s"
+    assert capsys.readouterr().err.count(line) == says == (not llm.engine.scheduler.counts.draft_tokens)
 
 
 # ---- options

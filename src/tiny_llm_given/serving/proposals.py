@@ -133,10 +133,17 @@ class Proposals:
 
     def seconds_of_rows(self, plan: Sequence[Scheduled]) -> Callable[[int], float] | None:
         """The seconds of this step by its number of rows, drafts included; None if every draft pays."""
-        profile = self.profile
-        if profile is None or not plan:
+        if self.profile is None or not plan:
             return None
         planned, decodes = sum(entry.size for entry in plan), sum(entry.is_decode for entry in plan)
+        return self._seconds(self.profile, planned, decodes)
+
+    def ever_pays(self, profile: StepCosts, most: int) -> bool:
+        """Whether a draft pays in any step of 1 to `most` decodes, before one was tried; if not, none ever will be."""
+        steps = ((count, self._seconds(profile, count, count)) for count in range(1, most + 1))
+        return any(self.choose_k(self.overall.prior, 1, count, count, seconds) for count, seconds in steps)
+
+    def _seconds(self, profile: StepCosts, planned: int, decodes: int) -> Callable[[int], float]:
         least, alone = profile.seconds(planned, decodes), max(1, decodes)
         row = profile.seconds(alone + 1, alone) - profile.seconds(alone, alone)
         draft = CUT_OFF * max(0.0, row + self.proposer.draft_seconds)

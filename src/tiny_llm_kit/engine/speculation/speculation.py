@@ -1,6 +1,9 @@
 """What an engine needs for drafts: a proposer, the costs of rows, and the scheduler that uses both."""
 
+import sys
 from typing import Any
+
+from tiny_llm_given.serving.proposals import Proposals
 
 from ...solution_types import BlockAllocator, HybridScheduler, Network, ServingPackage
 from ..engine_options import EngineLimits, EngineOptions
@@ -11,6 +14,10 @@ from .draft_model import DraftModel
 from .row_costs import measured_row_costs
 from .speculative_config import SpeculativeConfig
 
+NEVER = (
+    "speculative_config: nothing will be drafted, because no draft pays on this machine: a step of one request takes "
+    "{0.plain:.2g} s, and each draft {0.row:.2g} s more"
+)
 CONTEXT = 256  # tokens that a request reads while costs are measured
 
 
@@ -38,6 +45,8 @@ class Speculation:
         most, context = min(config.num_speculative_tokens, half), min(CONTEXT, half)
         self.costs = measured_row_costs(names, runner, options.max_num_seqs, most, context)
         self.counts = names.SpeculationCounts()
+        if not Proposals(names.choose_k, proposer, most).ever_pays(self.costs, options.max_num_seqs):
+            print(NEVER.format(self.costs.costs[1]), file=sys.stderr)
 
     def scheduler(self, runner: PackedRunner, allocator: BlockAllocator, **options: Any) -> HybridScheduler:
         """A scheduler with drafts, whose counts go on from the one before."""
