@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import socket
 
+import certifi
 import pytest
 
 from tiny_llm_kit.commands import serve
@@ -130,6 +131,17 @@ def test_a_file_that_is_none_ends_with_one_line(text, says, tmp_path, refused):
     assert says in refused(serve.parsed, [f"--config={file}"])
 
 
+def test_a_config_that_is_neither_a_file_nor_a_shape_ends_with_one_line(refused):
+    line = (
+        "--config serve.json: give a file that ends in .yaml or .yml, or a shape, qwen3-0.6b or tiny-qwen3\n"
+    )
+    assert (
+        refused(serve.parsed, ["--config", "serve.json"])
+        == line
+        == refused(serve.parsed, ["--config=serve.json"])
+    )
+
+
 def test_every_option_may_come_from_the_environment(monkeypatch, tmp_path, refused):
     given = {
         "MAX_NUM_SEQS": "3", "ENFORCE_EAGER": "1", "ENABLE_PREFIX_CACHING": "false", "SERVED_MODEL_NAME": "a 'b c'",
@@ -176,12 +188,24 @@ def test_options_of_the_http_side_reach_it():
     assert options.tool_call_parser == "mistral" and options.log_stats
 
 
-def test_tls_and_the_level_of_the_log_reach_the_library(tmp_path):
+def test_tls_and_the_level_of_the_log_reach_the_library(monkeypatch):
+    monkeypatch.setattr(serve, "check_tls", lambda options: None)
     files = ["--ssl-keyfile", "key.pem", "--ssl-certfile", "cert.pem", "--ssl-cert-reqs", "2"]
     server = serve.server_of(serve.parsed([*files, "--uvicorn-log-level", "error"]))
     config = server.config
     assert (config.ssl_keyfile, config.ssl_certfile, config.ssl_cert_reqs) == ("key.pem", "cert.pem", 2)
     assert config.log_level == "error"
+
+
+@pytest.mark.parametrize("option", ["--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certs"])
+def test_a_file_of_tls_that_cannot_be_used_ends_with_one_line(option, tmp_path, refused):
+    """The certificates are true ones, and no key."""
+    (tmp_path / "text").write_text("no PEM")
+    true = ["--ssl-certfile", certifi.where(), "--ssl-keyfile", certifi.where()]
+    for name, says in (("none", "No such file or directory"), ("text", "not a PEM file of this kind")):
+        line = refused(serve.main, [*true, option, str(tmp_path / name)])
+        assert line.startswith(f"{option} {tmp_path / name}: {says}") and line.count("\n") == 1
+    assert refused(serve.main, true).startswith("--ssl-keyfile ")
 
 
 def test_pages_of_other_origins_may_read_answers_if_they_are_allowed_to():

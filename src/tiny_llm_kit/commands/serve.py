@@ -3,6 +3,7 @@
 import argparse
 import gc
 import os
+import ssl
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -41,6 +42,7 @@ SINGLE = ("uds", "ssl_keyfile", "chat_template")  # options that Ray's own HTTP 
 # the event loop writes to its readers. Python's 5 ms are as long as a step of a small model.
 SWITCH_SECONDS = 0.0005
 SLIDER_TOKENS = 2048  # of a step: the page's long prompt of 2,000 tokens among its short ones
+WRONG_PEM = "not a PEM file of this kind, or a key that has a password or belongs to another certificate"
 EXAMPLE = """when it is ready, in another terminal:
 
   curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
@@ -77,7 +79,25 @@ def parsed(argv: list[str]) -> argparse.Namespace:
         fail(f"--tokenizer is {options.tokenizer}: the tokenizer is the model's own; leave it out")
     if bool(options.ssl_keyfile) != bool(options.ssl_certfile):
         fail("TLS needs both --ssl-keyfile and --ssl-certfile")
+    check_tls(options)
     return options
+
+
+def check_tls(options: argparse.Namespace) -> None:
+    """End the command with one line if a file of TLS is missing, or is not what its option says."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for name, load in {
+        "ssl_certfile": context.load_verify_locations,
+        "ssl_ca_certs": context.load_verify_locations,
+        "ssl_keyfile": partial(context.load_cert_chain, options.ssl_certfile, password=""),
+    }.items():
+        try:
+            file = getattr(options, name)
+            if file is not None:
+                load(file)
+        except OSError as error:
+            reason = WRONG_PEM if isinstance(error, ssl.SSLError) else error.strerror
+            fail(f"--{name.replace('_', '-')} {file}: {reason}")
 
 
 def make_llm(options: argparse.Namespace, engine: dict[str, object]) -> LLM:

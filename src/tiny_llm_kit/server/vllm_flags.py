@@ -10,6 +10,7 @@ from pathlib import Path
 from tiny_llm_common.known_arguments import check_argument
 
 from ..engine.vllm_arguments import ALONE, ARGUMENTS, DTYPES, SERVER_ARGUMENTS
+from ..engine.weights.random_weights import SHAPES
 
 PREFIX = "TINY_LLM_SERVE_"  # of variables: TINY_LLM_SERVE_MAX_NUM_SEQS is --max-num-seqs
 YAML = (".yaml", ".yml")
@@ -70,17 +71,24 @@ def renamed(argv: Sequence[str]) -> Iterator[str]:
 
 
 def without_files(words: list[str]) -> tuple[list[str], list[str]]:
-    """The files of `--config FILE.yaml`, and the other words."""
+    """The files of `--config FILE.yaml`, and the other words.
+
+    Raises:
+        ValueError: it is neither such a file nor a shape.
+    """
     files, others, rest = [], [], list(words)
     while rest:
         word = rest.pop(0)
+        if word == "--config" and rest:
+            word = f"{word}={rest.pop(0)}"
         name, _, value = word.partition("=")
-        if name == "--config" and value.endswith(YAML):
-            files.append(value)
-        elif word == "--config" and rest and rest[0].endswith(YAML):
-            files.append(rest.pop(0))
-        else:
-            others.append(word)
+        is_file = name == "--config" and value.endswith(YAML)
+        if name == "--config" and not is_file and value not in SHAPES:
+            shapes = " or ".join(sorted(SHAPES))
+            raise ValueError(
+                f"--config {value}: give a file that ends in .yaml or .yml, or a shape, {shapes}"
+            )
+        (files if is_file else others).append(value if is_file else word)
     return files, others
 
 
