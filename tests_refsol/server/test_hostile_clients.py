@@ -359,6 +359,35 @@ def test_the_longest_body_follows_from_the_context(server):
     assert status == 413 and f"more than {most} bytes" in found["error"]["message"]
 
 
+def test_a_body_with_two_lengths_is_the_last_request_of_its_connection(server):
+    """What a proxy takes for the rest of its body could be a request of somebody else (RFC 9112, 6.3)."""
+    twice = request_bytes("/tokenize", {"prompt": "a"}, **{"Transfer-Encoding": "chunked"})
+    head, _, body = twice.partition(b"\r\n\r\n")
+    chunk = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    once = request_bytes("/tokenize", {"prompt": "a"})
+    for before in (b"", once):
+        with dialled(server, before + head + b"\r\n\r\n" + chunk + once) as made:
+            made.settimeout(PATIENCE)
+            got = b""
+            while data := made.recv(4096):
+                got += data
+        assert got.count(b"HTTP/1.1 200") == 1 + bool(before) and got.count(b"connection: close") == 1, got
+
+
+@pytest.mark.parametrize("protocol", ["websocket", "h2c"])
+def test_another_protocol_is_one_quiet_line(server, monkeypatch, protocol):
+    lines = []
+    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "warning", lambda *line: lines.append(line[0]))
+    wanted = {
+        "Connection": "Upgrade, HTTP2-Settings",
+        "Upgrade": protocol,
+        "HTTP2-Settings": "AAMAAABkAAQAAP__",
+    }
+    wanted |= {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version": "13"}
+    assert ask(server, "GET", "/health", headers=wanted)[0] == 200
+    assert lines == ["upgrades to other protocols are not supported: answered in HTTP/1.1"]
+
+
 def test_a_half_closed_connection_gets_its_answer(server):
     """Also one whose answer is still computed when the client closes its side."""
     for streams in (False, True):

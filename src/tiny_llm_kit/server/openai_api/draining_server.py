@@ -15,6 +15,7 @@ from typing import Any, cast
 import h11
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...terminal import FatalError
@@ -27,6 +28,7 @@ FILES = 64  # that are kept for other things than connections
 ONCE_PER = 60.0  # seconds
 LOOK_SECONDS = 0.05
 COMMENT = b": \n\n"  # of an event stream
+LENGTHS = {b"content-length", b"transfer-encoding"}
 CONTINUE = h11.InformationalResponse(status_code=100, headers=[])
 
 
@@ -53,13 +55,27 @@ class LimitedConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        self._close_after_two_lengths()
         self._set_deadline()
 
     def on_response_complete(self) -> None:
         self._idle_since = self.loop.time()
         super().on_response_complete()
+        self._close_after_two_lengths()
         if self.conn.trailing_data[0]:  # another request has begun; else uvicorn's own limit holds
             self._set_deadline()
+
+    def _close_after_two_lengths(self) -> None:
+        """Close the connection after the answer to a request that gives its length in two ways (RFC 9112, 6.3).
+
+        A proxy in front may have believed the other one, and take the rest of its body for the next request.
+        """
+        if self.headers and self.headers[-1] != CLOSE_HEADER and dict(self.headers).keys() >= LENGTHS:
+            self.headers.append(CLOSE_HEADER)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """One line; the request is answered in HTTP/1.1, as the specification allows."""
+        self.logger.warning("upgrades to other protocols are not supported: answered in HTTP/1.1")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_deadline()
@@ -197,6 +213,7 @@ class DrainingServer(uvicorn.Server):
             log_config=CONFIG,
             server_header=False,
             http=LimitedConnection,
+            ws="none",
             limit_concurrency=limits.connections,
             backlog=limits.backlog,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
