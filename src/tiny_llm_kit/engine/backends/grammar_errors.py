@@ -10,7 +10,8 @@ WHERE = re.compile(r"^(?:at \d+\(\d+\): )?failed to compile JSON schema: |^(?:pa
 
 def in_plain_words(problem: str) -> str:
     """The reason and the fix in one line, without names of llguidance's own options."""
+    problem = re.split(r"\n *\d+ \| ", problem.strip())[0]  # the form follows, by lines
     for pattern, meaning in MEANINGS:
         if (match := re.search(pattern, problem, re.DOTALL)) is not None:
             return match.expand(meaning)
-    return f"{WHERE.sub('', problem.strip()).splitlines()[0]}; correct it"
+    return f"{WHERE.sub('', problem).splitlines()[0]}; correct it"
