@@ -407,8 +407,9 @@ def test_a_templates_own_reason_reaches_the_client_and_the_log(server, monkeypat
     assert caplog.text.count("/secret/chat_template.jinja: the chat template refuses these messages") == 2
 
 
-def test_interactive_requests_go_before_batch_requests(serving):
-    """One row: while it is busy, a batch request comes first, and an interactive one after it."""
+@pytest.mark.parametrize(("low", "high"), [("batch", None), (1, 0), (7, -7)])
+def test_interactive_requests_go_before_batch_requests(serving, low, high):
+    """One row: while it is busy, a batch request comes first, and an interactive one after it; also vLLM's numbers."""
     order = []
 
     def hear(event):
@@ -420,9 +421,9 @@ def test_interactive_requests_go_before_batch_requests(serving):
     with serving(engine=engine, on_open=on_open) as server, ThreadPoolExecutor(2) as pool:
         with open_stream(server):
             loop = server.app.state.service.loop
-            batch = pool.submit(completion, server, prompt="a", max_tokens=1, priority="batch")
+            batch = pool.submit(completion, server, prompt="a", max_tokens=1, priority=low)
             until(lambda: loop.num_open == 2)
-            other = pool.submit(completion, server, prompt="b", max_tokens=1)
+            other = pool.submit(completion, server, prompt="b", max_tokens=1, priority=high)
             until(lambda: loop.num_open == 3)
         assert batch.result()[0] == other.result()[0] == 200
     assert order == ["interactive", "interactive", "batch"]

@@ -3,9 +3,11 @@
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import openai
 import pytest
+from pydantic import BaseModel, Field
 
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
@@ -170,6 +172,56 @@ def test_arguments_without_limits_of_their_own_come_to_an_end(client, schema, op
     found = asked(client, tools=tools, tool_choice="required", parallel_tool_calls=False, seed=1, **options)
     assert found.finish_reason == "tool_calls", found
     assert [arguments.keys() for _, arguments in calls_of(found)] == [set(schema["required"])]
+
+
+class Place(BaseModel):
+    """Numbers of each kind, texts, lists and an object, as pydantic writes them."""
+
+    name: str
+    number: int
+    height: float | None
+    corners: list[tuple[float, float]]
+
+
+class Journey(BaseModel):
+    title: str
+    days: int
+    places: list[Place] = Field(min_length=1)
+
+
+@pytest.fixture(scope="module")
+def eager(server) -> dict:
+    """A model that never ends what it may write on: the bias of the digits."""
+    tokenizer = server.app.state.service.engine.tokenizer
+    return {str(token): 100 for digit in "123" for token in tokenizer.encode(digit, add_special_tokens=False)}
+
+
+def test_a_response_format_comes_to_an_end(client, eager):
+    """By `parse`, as langchain's `json_schema` sends it, and any object; in a few tokens, and where none is given."""
+    asked = {"model": "tiny-qwen3", "messages": HELLO, "logit_bias": eager, "seed": 1}
+    parsed = client.chat.completions.parse(**asked, response_format=Journey, max_tokens=120).choices[0]
+    assert parsed.message.parsed.days >= 1 and parsed.message.parsed.places
+    schema = {"title": "Journey", **Journey.model_json_schema()}
+    named = {"name": "Journey", "description": "a journey", "strict": True, "schema": schema}
+    for named_schema, check in ((named, Journey.model_validate), ({"schema": {"type": "number"}}, float)):
+        form = {"type": "json_schema", "json_schema": named_schema}
+        limit = {"max_tokens": 120} if named_schema is named else {}
+        [made] = client.chat.completions.create(**asked, **limit, response_format=form).choices
+        assert made.finish_reason == "stop" and check(json.loads(made.message.content)), made
+    for form in ({"response_format": {"type": "json_object"}}, {"guided_json": {"type": "integer"}}):
+        [made] = client.completions.create(
+            model="tiny-qwen3", prompt="a", logit_bias=eager, max_tokens=100, extra_body=form
+        ).choices
+        assert made.finish_reason == ("stop" if "response_format" in form else "length"), made
+
+
+def test_a_response_format_without_bounds_is_the_clients_own(server, client, eager, monkeypatch):
+    service = server.app.state.service
+    monkeypatch.setattr(service, "options", replace(service.options, bounded_response_format=False))
+    with pytest.raises(openai.LengthFinishReasonError):
+        client.chat.completions.parse(
+            model="tiny-qwen3", messages=HELLO, logit_bias=eager, response_format=Journey, max_tokens=100
+        )
 
 
 def test_limits_leave_a_schema_its_own_and_allow_nothing_new():

@@ -143,7 +143,7 @@ def test_tools_may_be_named_if_there_are_none(server):
         ({"prompt": "a", "best_of": True}, "best_of", "best_of: Input should be a valid integer"),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens", "greater than or equal to 1; 0 is for echo: true"),
         ({"prompt": "a", "prompt_logprobs": 1}, "prompt_logprobs", "not supported: prompt_logprobs: leave it out"),
-        ({"prompt": "a", "priority": 1}, "priority", "'interactive' or 'batch'"),
+        ({"prompt": "a", "priority": "low"}, "priority", "'interactive' or 'batch', or a valid integer"),
         ({"prompt": "a", "best_off": 1}, "best_off", "unknown parameter best_off: leave it out"),
         ({"messages": HELLO, "modalities": ["audio"]}, "modalities", 'leave it out, or send ["text"]'),
         ({"messages": HELLO, "functions": [{}]}, "functions", "not supported: functions: leave it out, or send []"),

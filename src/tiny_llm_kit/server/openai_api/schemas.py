@@ -102,7 +102,10 @@ class GenerationBody(StrictBody):
     stream: bool | None = Field(None, description="send the answer as server-sent events while it is made")
     stream_options: StreamOptions | None = Field(None, description="only with `stream`")
     ignore_eos: bool | None = Field(None, description="go on after an end token")
-    priority: Literal["interactive", "batch"] | None = Field(None, description="default: interactive")
+    priority: Literal["interactive", "batch"] | int | None = Field(
+        None,
+        description="default: interactive; of vLLM's numbers those above 0 are batch, all others interactive",
+    )
     user: str | None = Field(None, description="accepted, not used")
     frequency_penalty: Penalty | None = Field(None, description="for each time that the answer has the token")
     presence_penalty: Penalty | None = Field(None, description="for each token that the answer has")
@@ -123,6 +126,12 @@ class GenerationBody(StrictBody):
     guided_regex: str | None = Field(None, description="the older name of structured_outputs.regex")
     guided_choice: Choices | None = Field(None, description="the older name of structured_outputs.choice")
     guided_grammar: str | None = Field(None, description="the older name of structured_outputs.grammar")
+
+    @property
+    def class_of_priority(self) -> str:
+        """ "interactive" or "batch"; of vLLM's numbers, lower ones are earlier and 0 is the default."""
+        number = self.priority or 0
+        return number if isinstance(number, str) else "batch" if number > 0 else "interactive"
 
     @property
     def forms(self) -> dict[str, Json]:

@@ -36,6 +36,9 @@ class ServerOptions:
         allowed_methods: methods of these pages; an empty list allows all.
         allowed_headers: headers of these pages; an empty list allows all.
         allow_credentials: whether these pages may send cookies.
+        bounded_response_format: whether values of a response_format have limits where its schema gives none, so that a
+            small model comes to an end: numbers of 15 digits, strings and lists that fit into max_tokens, or into 2,000
+            tokens without it. structured_outputs has no such limits.
         chat_template_kwargs: variables of the chat template, unless a request gives others.
         access_log: whether each request is a line in the log: status, seconds, tokens, id; no query, header or prompt.
         log_stats: whether throughput is a line in the log while there is any.
@@ -62,6 +65,7 @@ class ServerOptions:
     allowed_methods: tuple[str, ...] = ()
     allowed_headers: tuple[str, ...] = ()
     allow_credentials: bool = False
+    bounded_response_format: bool = True
     chat_template_kwargs: Json = field(default_factory=dict)
     access_log: bool = False
     log_stats: bool = False

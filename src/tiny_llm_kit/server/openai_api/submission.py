@@ -10,6 +10,7 @@ from ...model.chat_template import ChatTemplateError
 from ...model.files import Json
 from ...solution_types import SamplingParams, ServingPackage, StructuredOutputsParams
 from .errors import ApiError, not_serving
+from .finite_schema import MOST_TOKENS, UNASKED, finite
 from .schemas import GenerationBody, Message
 from .service_contract import AnswerStream, ModelService, ServiceRequest
 
@@ -121,6 +122,7 @@ def sampling_params(
     forced: str | None = None,
     shows_special: bool = False,
     prompt_logprobs: int | None = None,
+    room: int | None = None,
 ) -> SamplingParams:
     """`SamplingParams` of the solution; what the client left out has OpenAI's defaults.
 
@@ -128,6 +130,7 @@ def sampling_params(
         forced: a grammar of calls of tools.
         shows_special: whether special tokens are needed as text.
         prompt_logprobs: as `logprobs`, for the tokens of the prompt.
+        room: see `structured_outputs`.
 
     Raises:
         ApiError: a value is out of range.
@@ -149,7 +152,7 @@ def sampling_params(
             prompt_logprobs=prompt_logprobs,
             ignore_eos=bool(body.ignore_eos),
             logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()} or None,
-            structured_outputs=structured_outputs(names, body, forced),
+            structured_outputs=structured_outputs(names, body, forced, room),
             **given,
         )
     except ValueError as error:  # its first word is the field
@@ -157,9 +160,12 @@ def sampling_params(
 
 
 def structured_outputs(
-    names: ServingPackage, body: GenerationBody, forced: str | None = None
+    names: ServingPackage, body: GenerationBody, forced: str | None = None, room: int | None = None
 ) -> StructuredOutputsParams | None:
     """What the text has to follow, from the one field that asks for it; None for any text.
+
+    Args:
+        room: tokens that the values of a `response_format` are limited to; None does not limit them.
 
     Raises:
         ApiError: several fields do, or "json_schema" comes without a schema.
@@ -170,7 +176,21 @@ def structured_outputs(
         raise ApiError(400, f"give {' or '.join(forms)}", param=list(forms)[-1])
     if forms.get("response_format") == {"json": None}:
         raise ApiError(400, "response_format needs json_schema with a schema", param="response_format")
+    if room is not None and (form := forms.get("response_format")):
+        forms["response_format"] = {"json": finite(form.get("json", {"type": "object"}), room)}
     return next((names.StructuredOutputsParams(**form) for form in forms.values()), None)
+
+
+def room_of_form(service: ModelService, limit: int | None, prompt: int = 0) -> int | None:
+    """Tokens that the values of a `response_format` are limited to; None if they are not.
+
+    Args:
+        limit: `max_tokens`.
+        prompt: its tokens.
+    """
+    if not service.options.bounded_response_format:
+        return None
+    return min(limit or UNASKED, service.model.max_model_len - prompt, MOST_TOKENS)
 
 
 def check_ready(service: ModelService) -> None:
@@ -224,5 +244,5 @@ async def submit(
         message = f"logprobs: the answers may have {count} log-probabilities, and this server returns at most {most} "
         message += "(--max-request-logprobs): ask for fewer, or give a smaller n or max_tokens"
         raise ApiError(400, message, param="logprobs")
-    request = ServiceRequest(prompts, params, body.priority or "interactive", names_of(field, len(prompts)))
+    request = ServiceRequest(prompts, params, body.class_of_priority, names_of(field, len(prompts)))
     return await service.submit(request, bool(body.stream))

@@ -13,7 +13,7 @@ from .schemas import ChatBody, TemplateBody
 from .tool_calls import CallReader, ToolFormat, forced_calls, format_of
 from .tool_schemas import Function, NamedTool
 
-FEW_TOKENS = 4000  # more characters of bounded strings than these have no grammar within its limits
+FEW_TOKENS = 4000  # with more of them the model decides where its calls end
 CALL_TOKENS, MOST_CALLS = 200, 4  # of forced calls, in an answer of few tokens
 MARKS = 80  # characters of a forced call around its arguments, beside the name
 RESERVED = (
