@@ -1,6 +1,6 @@
 """A learner's operations on a day: `status`, `skip` (fill from the reference), `reset` (make it blank)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +52,12 @@ def _text(reference: Path) -> str:
     path = learner_file(reference)
     text = read(path) if path.exists() else ""
     return text if text.strip() else stub_of(reference)
+
+
+def blank_labels(parts: Iterable[str], wanted: Container[Task]) -> list[str]:
+    """The address of every blank exercise of these tasks."""
+    pairs = [pair for part in parts for pair in exercises_of_part(part) if pair[1].task in wanted]
+    return [one.task.label(one.qualname) for file, one in pairs if is_blank(_text(file), one)]
 
 
 def missing_functions(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[tuple[Path, str]]:

@@ -1,4 +1,4 @@
-"""What a collected test grades, the order of a learner's tests, and the end after the first task that fails."""
+"""What a collected test grades, the order of a learner's tests, the last line, and the end after the first failure."""
 
 from collections.abc import Iterable
 
@@ -49,18 +49,19 @@ def message_of(report: pytest.TestReport) -> str:
     said = str(report.longrepr) if crash is None else crash.message
     idea = getattr(report, "idea", None)
     first = next(filter(str.strip, said.splitlines()), "it failed").removeprefix("AssertionError: ")
-    return f"{first} ({idea})" if idea else first
+    return f"{idea} ({first})" if idea else first
 
 
-class StopAtFirstTask:
-    """A pytest plugin that ends the run after the first task with a failing test.
+class FirstFailure:
+    """A pytest plugin that makes the message of the first failure the last line. A blank task does not count.
 
-    The other tests of that task alone still run, and are counted: the first failure is shown, and its message is the
-    last line. A blank task does not count. After a test that took too long nothing else runs: the next ones would take
-    as long.
+    Args:
+        stops: end the run after the first task with a failing test. The other tests of that task alone still run, and
+            are counted, not shown. After a test that took too long nothing else runs: the next ones would take as long.
     """
 
-    def __init__(self):
+    def __init__(self, stops: bool):
+        self.stops = stops
         self.failed: pytest.Item | None = None
         self.is_slow = False
         self.first: pytest.TestReport | None = None  # the failure that is shown
@@ -71,7 +72,7 @@ class StopAtFirstTask:
         if not report.failed or getattr(report, "blank", None):
             return None
         self.first = self.first or report
-        if report.nodeid == self.first.nodeid:  # pytest may ask twice
+        if not self.stops or report.nodeid == self.first.nodeid:  # pytest may ask twice
             return None
         self.more.add(report.nodeid)
         return "more", "F", "FAILED"  # a kind of its own, of which nothing is shown
@@ -83,7 +84,11 @@ class StopAtFirstTask:
             return
         if self.more:
             reporter.write_line(f"{len(self.more)} more fail: --all shows all of them")
-        reporter.write_line(message_of(self.first), red=True)
+        reporter.write_line(*self.last_lines(), red=True)
+
+    def last_lines(self) -> list[str]:
+        """The message of the first failure, if there is one."""
+        return [message_of(self.first)] if self.first else []
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the grader, which marks blanks
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
@@ -96,7 +101,12 @@ class StopAtFirstTask:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None):
         result = yield
-        if self.failed and nextitem and (self.is_slow or _group(nextitem) != _group(self.failed)):
+        if (
+            self.stops
+            and self.failed
+            and nextitem
+            and (self.is_slow or _group(nextitem) != _group(self.failed))
+        ):
             task = task_of(self.failed)
             item.session.shouldfail = f"task {task} fails: later tests were not run; --all runs them too"
         return result

@@ -25,10 +25,11 @@ from ...engine.solution import SOLUTIONS, resolve_serving
 from ...model.smollm2 import GET, NAME, smollm2_file
 from ...trace.text import counted
 from ..address import Day, Task, parse_task, task_of_label
+from ..learner import blank_labels
 from ..progress import record_results
-from ..tree import parts_of, tasks_of_part
+from ..tree import LEARNER, parts_of, tasks_of_part
 from .ideas import idea_of
-from .order import StopAtFirstTask, in_order_of_tasks, port_of, task_of
+from .order import FirstFailure, in_order_of_tasks, port_of, task_of
 from .time_limit import TimeLimit
 
 # Without the last phase, which traces every line to explain a failure: it took minutes on a day of blank stubs.
@@ -64,10 +65,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     os.environ[VARIABLE] = config.option.products
     config.pluginmanager.register(Grader(config), "tiny-llm-grader")
-    if config.option.stop_at_task:
-        config.pluginmanager.register(StopAtFirstTask(), "tiny-llm-stop")
+    first = FirstFailure(config.option.stop_at_task)
+    if config.option.by_task:
+        config.pluginmanager.register(first, "tiny-llm-first-failure")
     if config.option.time_limit:
-        config.pluginmanager.register(TimeLimit(config.option.time_limit), "tiny-llm-time-limit")
+        limit = TimeLimit(config.option.time_limit, first.last_lines)
+        config.pluginmanager.register(limit, "tiny-llm-time-limit")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -122,6 +125,7 @@ class Grader:
         self.config = config
         self.outcomes: dict[tuple[str, Task], bool] = {}
         self.not_run: dict[str, tuple[str, str]] = {}  # what each test grades that has not run yet
+        self.asked: set[Task] = set()
         self.blanks: Counter[str] = Counter()
         self.skipped: list[str] = []
         self.untested: list[tuple[str, str]] = []
@@ -136,6 +140,7 @@ class Grader:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.not_run = {item.nodeid: grades for item in session.items if (grades := self._grades(item))}
+        self.asked = {parse_task(task) for _, task in self.not_run.values()}
 
     def _keep_wanted(self, items: list[pytest.Item]) -> None:
         wanted = {parse_task(text) for text in self.config.option.tasks}
@@ -166,7 +171,7 @@ class Grader:
         if blank:
             report.blank = blank
             report.longrepr = f"blank: {blank}"
-        elif call.excinfo and (idea := idea_of(call.excinfo.value)):
+        elif call.excinfo and (idea := idea_of(call.excinfo, _contract(item))):
             report.idea = idea
             if hasattr(report.longrepr, "addsection"):
                 report.longrepr.addsection("what this often means", idea)
@@ -227,9 +232,10 @@ class Grader:
         if self.not_kept:
             where = f"{self.not_kept.filename} ({self.not_kept.strerror})"
             terminalreporter.write_line(f"not remembered for `course status`: {where}", yellow=True)
-        for label in sorted(self.blanks):
-            tests = counted(self.blanks[label], "test")
-            terminalreporter.write_line(f"blank: {label} (needed by {tests})", yellow=True)
+        for label in sorted({*self.blanks, *self._blanks_of_learner()}):
+            tests = self.blanks[label]
+            why = f"needed by {counted(tests, 'test')}" if tests else "no test has come to it yet"
+            terminalreporter.write_line(f"blank: {label} ({why})", yellow=True)
         if earlier := self._blank_days_before():
             fix = f"fill them, or `pdm run course skip --through {earlier[-1]}`"
             terminalreporter.write_line(f"earlier days are blank: {fix}", yellow=True)
@@ -241,9 +247,15 @@ class Grader:
         for nodeid in self.skipped:
             terminalreporter.write_line(f"skipped, and a skip is no pass: {nodeid}", red=True)
 
+    def _blanks_of_learner(self) -> list[str]:
+        """Every blank of the tasks that this run grades: a test ends at the first one that it meets."""
+        if SOLUTIONS[self.config.option.solution] != LEARNER.name:
+            return []
+        return blank_labels(parts_of(self.config.option.backends.split(",")), self.asked)
+
     def _blank_days_before(self) -> list[Day]:
         """Earlier days, not selected, whose blank tasks the tests ran into."""
-        asked = {task.of_day for _, task in self.outcomes}
+        asked = {task.of_day for task in self.asked}
         blanks = {found[0].of_day for label in self.blanks if (found := task_of_label(label))}
         return sorted(blanks - asked)
 
@@ -276,11 +288,17 @@ def _repr_failure(in_full: Callable, failure: pytest.ExceptionInfo):
     """The report of a failed test: for a blank task its address, so that pytest need not parse the source.
 
     pytest parses the file of each frame again for each failure; for a blank Day 2.7 alone that took a minute. Of a
-    kernel that does not compile the compiler has said all there is to say.
+    kernel that does not compile the compiler has said all there is to say, and a test that took too long has named
+    its line.
     """
     if blank := _blank_exercise(failure):
         return f"blank: {blank}"
-    return str(failure.value) if type(failure.value).__name__ == "CompileError" else in_full(failure)
+    is_said = type(failure.value).__name__ in ("CompileError", "TestTookTooLong")
+    return str(failure.value) if is_said else in_full(failure)
+
+
+def _contract(item: pytest.Item) -> str | None:
+    return getattr(getattr(item, "function", None), "__doc__", None)
 
 
 def _blank_exercise(failure: pytest.ExceptionInfo) -> str | None:

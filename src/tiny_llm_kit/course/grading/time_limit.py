@@ -6,9 +6,10 @@ Not pytest-timeout: Hypothesis takes its failure for one more failing example an
 import faulthandler
 import os
 import signal
+import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -29,14 +30,16 @@ class TimeLimit:
 
     It needs SIGALRM and pytest on the main thread. Elsewhere, as on Windows, there is no limit. Python handles a
     signal only between two of its own instructions. A call into C that never returns ends the whole process, after
-    twice the seconds and with the lines that each thread was at.
+    twice the seconds: with the same sentence, or, if the call also holds the interpreter, with the lines that each
+    thread was at.
 
     Args:
         seconds: per test, without its fixtures.
+        last_lines: what else is to be said when the process ends.
     """
 
-    def __init__(self, seconds: float):
-        self.seconds = seconds
+    def __init__(self, seconds: float, last_lines: Callable[[], list[str]] = list):
+        self.seconds, self.last_lines = seconds, last_lines
         self.errors = os.dup(2)  # while a test runs pytest captures what is written to 2
         on_main = threading.current_thread() is threading.main_thread()
         self.is_possible = on_main and hasattr(signal, "setitimer")
@@ -51,19 +54,32 @@ class TimeLimit:
     @contextmanager
     def _limited(self, item: pytest.Item) -> Iterator[None]:
         def stop(number: int, frame: FrameType | None) -> None:
-            says = f"{item.name} ran for {self.seconds:g} s: a loop does not end."
-            raise TestTookTooLong(f"{says} {_place(frame)}")
+            raise TestTookTooLong(self._sentence(item, frame))
+
+        def end() -> None:
+            frame = sys._current_frames().get(threading.main_thread().ident or 0)
+            lines = [self._sentence(item, frame), *self.last_lines()]
+            os.write(self.errors, "".join(f"\n{line}" for line in lines).encode() + b"\n")
+            os._exit(1)
 
         before = signal.signal(signal.SIGALRM, stop)
         # Once more each second, in case the code under test catches everything.
         signal.setitimer(signal.ITIMER_REAL, self.seconds, 1.0)
-        faulthandler.dump_traceback_later(2 * self.seconds, exit=True, file=self.errors)
+        ending = threading.Timer(2 * self.seconds, end)
+        ending.daemon = True
+        ending.start()
+        faulthandler.dump_traceback_later(2 * self.seconds + 1, exit=True, file=self.errors)
         try:
             yield
         finally:
             faulthandler.cancel_dump_traceback_later()
+            ending.cancel()
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
+
+    def _sentence(self, item: pytest.Item, frame: FrameType | None) -> str:
+        says = f"{item.name} ran for {self.seconds:g} s: a loop does not end, or an array is far too large."
+        return f"{says} {_place(frame)}"
 
 
 def _place(frame: FrameType | None) -> str:
