@@ -11,8 +11,7 @@ from support.close import assert_close
 from support.goldens import golden
 from support.masks import FAR_STARTS, MANY, SHORT_TYPES, assert_shows, visible_keys
 from support.qwen3_layer import causal64, layer64, recognise
-from tiny_llm_kit.course.grading.small_models import CASES, random_checkpoint, random_weights
-from tiny_llm_kit.model.config import ModelConfig
+from tiny_llm_kit.course.grading.small_models import CASES, random_checkpoint, random_weights, small_model
 from tiny_llm_kit.model.tokenization import StreamDetokenizer
 
 CASE_NAMES = list(CASES)
@@ -31,7 +30,8 @@ def visible(b, mask, L: int, S: int) -> np.ndarray:
         return np.ones((L, S), bool)
     numbers = causal64(L, S) if isinstance(mask, str) else b.numpy(mask)
     assert numbers.shape[-2:] in [(L, S), (1, S)], (
-        f"the mask has shape {numbers.shape} and {L} queries see {S} keys: make it for the keys that are returned"
+        f"the mask has shape {numbers.shape}, and {S} keys came back for {L} queries: return all positions that the "
+        "mask is for, not only the new ones"
     )
     return np.broadcast_to(numbers.reshape(-1, S) == 0, (L, S))
 
@@ -594,20 +594,8 @@ def test_model_scores_the_tokens_that_were_asked_for(b, rng, keep):
 @pytest.mark.task("2.1.5")
 def test_model_drops_tokens_before_the_head(b, rng):
     """With a wide vocabulary the logits of all tokens are the largest array of a step; one row of them is small."""
-    config = ModelConfig(
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        head_dim=4,
-        intermediate_size=8,
-        vocab_size=8000,
-        max_position_embeddings=64,
-        rms_norm_eps=1e-6,
-        rope_theta=1e4,
-        tie_word_embeddings=True,
-    )
-    model = b.Qwen3ModelWeek2(random_checkpoint(b, type(CASES["tied-1"])(config, 3, 1, 60)))
+    case = small_model(3, hidden_size=8, num_hidden_layers=1, intermediate_size=8, vocab_size=8000)
+    model = b.Qwen3ModelWeek2(random_checkpoint(b, case))
     ids = b.array(rng.integers(0, 8000, size=(1, 60)))
     peak = b.peak_bytes(lambda: model(ids, 0, model.create_kv_cache(60), logits_to_keep=1))
     logits = 60 * 8000 * 4
@@ -730,25 +718,8 @@ def test_model_takes_a_mask_of_the_callers_own(b, rng):
     assert np.abs(two[:, 1] - one[:, 1]).max() > 1e-2, "token 1 sees itself"
 
 
-FAR_QWEN = type(CASES["tied-1"])(
-    ModelConfig(
-        hidden_size=4,
-        num_hidden_layers=2,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        head_dim=2,
-        intermediate_size=4,
-        vocab_size=9,
-        max_position_embeddings=30_100,
-        rms_norm_eps=1e-6,
-        rope_theta=1e4,
-        tie_word_embeddings=True,
-        sliding_window=7,
-        layer_types=("full_attention", "sliding_attention"),
-    ),
-    seed=5,
-    rows=1,
-    tokens=1,
+FAR_QWEN = small_model(
+    5, max_position_embeddings=30_100, sliding_window=7, layer_types=("full_attention", "sliding_attention")
 )
 
 
@@ -1026,8 +997,7 @@ def test_generate_refuses_what_has_no_meaning(b):
 @pytest.mark.task("2.1.6")
 def test_generate_says_what_the_loop_without_a_cache_says(b):
     """A random model, Week 1's and Week 2's: the same text. The caches, real ones now, are empty afterwards."""
-    config = ModelConfig(**{**vars(CASES["untied-3"].config), "vocab_size": VOCAB})
-    checkpoint = random_checkpoint(b, type(CASES["tied-1"])(config, 21, 1, 1))
+    checkpoint = random_checkpoint(b, small_model(21, vocab_size=VOCAB, tie_word_embeddings=False))
     model, made = b.Qwen3ModelWeek2(checkpoint), []
     create = model.create_kv_cache
 

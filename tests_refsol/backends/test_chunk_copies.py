@@ -11,14 +11,7 @@ from tiny_llm_ref.serving import Request
 HKV, D, CONTEXT, CHUNK, LIMIT = 2, 64, 3000, 4, 4000
 # Keys are wide and all else is narrow: a copy of the cache stands out among the bytes.
 CASE = small_model(
-    28,
-    hidden_size=12,
-    num_attention_heads=2,
-    num_key_value_heads=HKV,
-    head_dim=D,
-    intermediate_size=16,
-    vocab_size=61,
-    max_position_embeddings=LIMIT,
+    28, num_attention_heads=2, num_key_value_heads=HKV, head_dim=D, max_position_embeddings=LIMIT
 )
 HELD = HKV * CONTEXT * D * 4  # bytes of the keys of one layer
 

@@ -3,30 +3,17 @@
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading.small_models import SmallModel, random_checkpoint
+from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.model.config import ModelConfig
 
-CONFIG = ModelConfig(
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=16,
-    intermediate_size=64,
-    vocab_size=50,
-    max_position_embeddings=4096,
-    rms_norm_eps=1e-6,
-    rope_theta=1e4,
-    tie_word_embeddings=True,
-)
+CASE = small_model(1, num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=4096)
 BYTES_A_TOKEN = 2 * 2 * 2 * 16 * 4  # layers, keys and values, heads, numbers of a head, float32
 TOKENS = 2000
 
 
 def model_of(b):
-    return b.Qwen3ModelWeek2(random_checkpoint(b, SmallModel(CONFIG, 1, 1, 1)))
+    return b.Qwen3ModelWeek2(random_checkpoint(b, CASE))
 
 
 def decode(b, model, caches):
@@ -150,7 +137,7 @@ def test_torch_allocates_once():
 @pytest.mark.parametrize("offsets", [(5, 5), (5, 3), (5, None)])
 def test_rows_of_one_length_and_of_several_get_the_logits_that_each_gets_alone(b, attention, offsets):
     """With another row beside it, or with an idle slot before it."""
-    model = b.Qwen3ModelWeek2(random_checkpoint(b, SmallModel(CONFIG, 1, 1, 1)), attention=attention)
+    model = b.Qwen3ModelWeek2(random_checkpoint(b, CASE), attention=attention)
     batch, expected, rows = b.create_batch_cache(model, 2, 40), {}, []
     for slot, length in enumerate(reversed(offsets)):
         rows.append(length or 0)
@@ -170,8 +157,7 @@ def test_rows_of_one_length_and_of_several_get_the_logits_that_each_gets_alone(b
 def test_the_rotation_of_a_devices_kernels_is_the_one_of_day_2(backend):
     b, rng = Port("tiny_llm_ref", backend, "cpu"), np.random.default_rng(3)
     plain, device = (
-        b.Qwen3ModelWeek2(random_checkpoint(b, SmallModel(CONFIG, 1, 1, 1)), attention=name).rope
-        for name in ("simple", "device")
+        b.Qwen3ModelWeek2(random_checkpoint(b, CASE), attention=name).rope for name in ("simple", "device")
     )
     assert type(plain) is not type(device)
     x = b.array(rng.normal(size=(2, 3, 5, 16)), "float32")

@@ -5,19 +5,13 @@ from functools import partial
 import pytest
 import torch
 
-from tiny_llm_kit.course.grading.small_models import CASES, SmallModel, random_checkpoint, random_weights
+from tiny_llm_kit.course.grading.small_models import random_checkpoint, random_weights, small_model
 from tiny_llm_kit.course.recorded_operations import record
 from tiny_llm_kit.course.see.week_2_day_1 import PROMPT, ConcatenatingCache, signatures
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.model.checkpoint import Checkpoint
-from tiny_llm_kit.model.config import ModelConfig
 
-CASE = SmallModel(
-    ModelConfig(**{**vars(CASES["untied-3"].config), "num_hidden_layers": 2, "max_position_embeddings": 512}),
-    5,
-    1,
-    1,
-)
+CASE = small_model(5, max_position_embeddings=512)
 LAYERS = CASE.config.num_hidden_layers
 
 

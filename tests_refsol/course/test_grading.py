@@ -26,6 +26,7 @@ from tests_refsol.order import FIRST
 from tiny_llm_kit.course import tree
 from tiny_llm_kit.course.address import Day, Task
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
+from tiny_llm_kit.course.grading import plugin
 from tiny_llm_kit.course.grading.ideas import FORGOTTEN, LENGTHS
 from tiny_llm_kit.course.pages import sittings_of
 from tiny_llm_kit.course.see import week_2_day_7
@@ -191,6 +192,8 @@ def test_the_first_failure_is_the_one_that_is_shown(grade):
         "number 0 is wrong",
     ]
     assert "number 2 is wrong" not in done.stdout and len(lines) < 30
+    done = grade(test, "--by-task")  # as `--all` asks for it
+    assert done.stdout.strip().endswith("\nnumber 0 is wrong") and "number 2 is wrong" in done.stdout
 
 
 WITHOUT_A_RETURN = (
@@ -207,11 +210,31 @@ def test_what_an_error_often_means_is_said(grade):
     assert said.count(FORGOTTEN) == len(WITHOUT_A_RETURN) and said.count(LENGTHS) == 1, said
 
 
+def test_a_raw_error_says_the_idea_of_its_test(grade):
+    """The test's own local `idea`, or the first line of its docstring."""
+    test = "@pytest.mark.task('1.1.1')\ndef test_a():\n    'What is right.'\n    {}[1, 2].shape\n"
+    for named, said in (("", "What is right."), ("idea = 'the idea'; ", "the idea")):
+        last = grade(test.format(named), *BY_TASK).stdout.strip().splitlines()[-1]
+        assert last == f"{said} (AttributeError: 'list' object has no attribute 'shape')"
+
+
+def test_every_blank_of_the_tasks_is_listed(grade, monkeypatch):
+    """A test ends at the first blank that it meets; a later one would be news."""
+    monkeypatch.setattr(plugin, "blank_labels", lambda parts, wanted: [f"{one}: f" for one in wanted])
+    done = grade(
+        TWO_TASKS.format("assert False", "pass"), *BY_TASK, "--solution=tiny_llm", f"--backends={PORT}"
+    )
+    assert "blank: 1.1.3: f (no test has come to it yet)" in done.stdout
+    assert "no test has come" not in grade(TWO_TASKS.format("assert False", "pass"), *BY_TASK).stdout
+
+
 def test_a_blank_task_does_not_stop_a_run(grade):
     done = grade(TWO_TASKS.format(BLANK, "assert False"), *BY_TASK)
     assert re.search("1 failed, 3 passed,.* 1 blank", done.stdout) and "later tests" not in done.stdout
 
 
+# A call into C that lets other threads run, and hears no signal.
+DEAF = "    import signal\n    signal.signal(signal.SIGALRM, signal.SIG_IGN)\n    time.sleep(60)\n"
 SEARCH = "from hypothesis import given, strategies\n\n"
 
 
@@ -228,6 +251,7 @@ def test_an_endless_loop_ends_and_is_named(grade_in_a_fork, loop):
     done = grade_in_a_fork(loop + "\ndef test_b(): pass\n", "--time-limit=0.3")
     assert done.returncode == 1 and "1 failed, 1 passed" in done.stdout, done.stdout
     assert "test_a ran for 0.3 s: a loop does not end" in done.stdout, done.stdout
+    assert "while True" not in done.stdout, "a sentence, and no stack"
 
 
 def test_a_call_into_c_that_never_returns_ends_the_run(grade_in_a_fork):
@@ -235,6 +259,10 @@ def test_a_call_into_c_that_never_returns_ends_the_run(grade_in_a_fork):
     loop = "import itertools\n\ndef test_a(): sum(itertools.repeat(0))\n"
     done = grade_in_a_fork(loop + "\ndef test_b(): pass\n", "--time-limit=0.3")
     assert done.returncode == 1 and "in test_a" in done.stderr, done
+    done = grade_in_a_fork("import time\n\ndef test_a():\n" + DEAF, "--time-limit=0.2")
+    assert (
+        done.returncode == 1 and "test_a ran for 0.2 s: a loop" in done.stderr and "File" not in done.stderr
+    )
 
 
 def test_a_run_stops_after_a_test_that_took_too_long(grade_in_a_fork):
