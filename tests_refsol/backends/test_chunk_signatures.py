@@ -18,15 +18,9 @@ from tiny_llm_kit.course.see.week_2_day_7_graphs import (
     run,
     whole_steps,
 )
-from tiny_llm_kit.engine.port import Port
 from tiny_llm_ref.serving import ChunkedPrefillScheduler, Request, SamplingParams, Turns
 
 V = CASE.config.vocab_size
-
-
-@pytest.fixture(scope="module")
-def port():
-    return Port("tiny_llm_ref", "torch", "cpu")
 
 
 @pytest.mark.parametrize("name", ["ladder", "padded", "static"])

@@ -75,21 +75,18 @@ def test_a_step_holds_little_beside_the_cache(b):
 
 
 @pytest.mark.port("mlx")
-def test_mlx_grows_in_steps_of_256_and_by_nothing_else():
+def test_mlx_grows_in_steps_of_256_and_by_nothing_else(mlx_port):
     """Over 1,100 tokens, one by one: active memory is the cache's, which is the next multiple of 256 long."""
     import mlx.core as mx
 
-    from tiny_llm_kit.engine.port import Port
-
-    b = Port("tiny_llm_ref", "mlx", "cpu")
-    model = model_of(b)
+    model = model_of(mlx_port)
     mx.clear_cache()  # a freed buffer of up to twice the size may be reused, and counts whole
     caches = model.create_kv_cache(1100)
-    b.numpy(decode(b, model, caches))
+    mlx_port.numpy(decode(mlx_port, model, caches))
     before, sizes, peaks = mx.get_active_memory() - held(caches), set(), []
     for position in range(1, 1100):
         mx.reset_peak_memory()
-        b.numpy(decode(b, model, caches))
+        mlx_port.numpy(decode(mlx_port, model, caches))
         sizes.add(held(caches))
         if position % 256:  # a step that grows holds the old and the new memory of an array at once
             peaks.append(mx.get_peak_memory() - held(caches) - before)
@@ -99,16 +96,13 @@ def test_mlx_grows_in_steps_of_256_and_by_nothing_else():
 
 
 @pytest.mark.port("mlx")
-def test_mlx_materialize_computes_what_is_lazy():
+def test_mlx_materialize_computes_what_is_lazy(mlx_port):
     """After a step whose logits nobody reads the new keys are a promise; materialize() keeps it, once for all."""
     import mlx.core as mx
 
-    from tiny_llm_kit.engine.port import Port
-
-    b = Port("tiny_llm_ref", "mlx", "cpu")
-    model = model_of(b)
+    model = model_of(mlx_port)
     caches = model.create_kv_cache(600)
-    model(b.array(np.full((1, 500), 3)), 0, caches, logits_to_keep=0)
+    model(mlx_port.array(np.full((1, 500), 3)), 0, caches, logits_to_keep=0)
     before = mx.get_active_memory()
     for cache in caches:
         cache.materialize()
@@ -119,15 +113,13 @@ def test_mlx_materialize_computes_what_is_lazy():
 
 
 @pytest.mark.port("torch")
-def test_torch_allocates_once():
+def test_torch_allocates_once(port):
     """The memory of a cache is there from the first token on: same place, same size, behind every later token."""
-    from tiny_llm_kit.engine.port import Port
 
-    b = Port("tiny_llm_ref", "torch", "cpu")
-    model = model_of(b)
+    model = model_of(port)
     caches, places = model.create_kv_cache(TOKENS), set()
     for _ in range(600):
-        decode(b, model, caches)
+        decode(port, model, caches)
         places.add(tuple(array.data_ptr() for cache in caches for array in (cache.keys, cache.values)))
     assert len(places) == 1
     assert held(caches) == 2048 * BYTES_A_TOKEN

@@ -97,33 +97,27 @@ def test_a_write_copies_no_pool(b):
 
 
 @pytest.mark.port("torch")
-def test_torch_writes_where_the_memory_is():
+def test_torch_writes_where_the_memory_is(port):
     """The pool's memory never moves, and the pages are views of it."""
-    from tiny_llm_kit.engine.port import Port
-    from tiny_llm_kit.engine.solution import resolve_serving
 
-    b, s = Port("tiny_llm_ref", "torch", "cpu"), resolve_serving("tiny_llm_ref")
-    model = model_of(b)
-    pools = b.create_kv_pools(model, 8, SIZE)
-    caches = caches_of(b, pools, s.BlockTable(allocator_of(s)))
+    model = model_of(port)
+    pools = port.create_kv_pools(model, 8, SIZE)
+    caches = caches_of(port, pools, port.serving.BlockTable(allocator_of(port.serving)))
     places = {(pool.keys.data_ptr(), pool.values.data_ptr()) for pool in pools}
     for token in range(20):
-        logits_of(b, model, [token], caches)
+        logits_of(port, model, [token], caches)
     assert {(pool.key_pages.data_ptr(), pool.value_pages.data_ptr()) for pool in pools} == places
 
 
 @pytest.mark.port("torch")
-def test_torch_asks_for_one_program_per_number_of_blocks():
+def test_torch_asks_for_one_program_per_number_of_blocks(port):
     """32 tokens, one by one, in blocks of 4: a compiler for fixed shapes sees 8 programs. No step reads a number."""
     from tiny_llm_kit.course.recorded_operations import record
-    from tiny_llm_kit.engine.port import Port
-    from tiny_llm_kit.engine.solution import resolve_serving
 
-    b, s = Port("tiny_llm_ref", "torch", "cpu"), resolve_serving("tiny_llm_ref")
-    model, table = model_of(b), s.BlockTable(allocator_of(s))
-    caches, found = caches_of(b, b.create_kv_pools(model, 8, SIZE), table), []
+    model, table = model_of(port), port.serving.BlockTable(allocator_of(port.serving))
+    caches, found = caches_of(port, port.create_kv_pools(model, 8, SIZE), table), []
     for position in range(32):
-        inputs = b.array([[position]]), b.array([position]), caches
+        inputs = port.array([[position]]), port.array([position]), caches
         recording = record(partial(model, *inputs, logits_to_keep=1))
         assert not recording.host_reads
         found.append(recording.signature)
@@ -132,24 +126,20 @@ def test_torch_asks_for_one_program_per_number_of_blocks():
 
 
 @pytest.mark.port("mlx")
-def test_mlx_holds_one_pool_over_many_steps():
+def test_mlx_holds_one_pool_over_many_steps(mlx_port):
     """300 tokens, one by one: active memory is that of the pools, and no step holds a second one."""
     import mlx.core as mx
 
-    from tiny_llm_kit.engine.port import Port
-    from tiny_llm_kit.engine.solution import resolve_serving
-
-    b, s = Port("tiny_llm_ref", "mlx", "cpu"), resolve_serving("tiny_llm_ref")
-    model = model_of(b, max_position_embeddings=512)
-    logits_of(b, model, [7], model.create_kv_cache())  # the weights are read
+    model = model_of(mlx_port, max_position_embeddings=512)
+    logits_of(mlx_port, model, [7], model.create_kv_cache())  # the weights are read
     mx.clear_cache()  # a freed buffer of up to twice the size may be reused, and counts whole
     before = mx.get_active_memory()
-    pools = b.create_kv_pools(model, 4095, SIZE)  # 1.3 MB for the keys of a layer
+    pools = mlx_port.create_kv_pools(model, 4095, SIZE)  # 1.3 MB for the keys of a layer
     held, keys = sum(pool.keys.nbytes + pool.values.nbytes for pool in pools), pools[0].keys.nbytes
-    caches = caches_of(b, pools, s.BlockTable(allocator_of(s, 4095)))
+    caches = caches_of(mlx_port, pools, mlx_port.serving.BlockTable(allocator_of(mlx_port.serving, 4095)))
     mx.reset_peak_memory()
     for _ in range(300):
-        logits_of(b, model, [7], caches)
+        logits_of(mlx_port, model, [7], caches)
     assert abs(mx.get_active_memory() - before - held) < 64 * 1024
     assert mx.get_peak_memory() - before - held < keys / 2
 

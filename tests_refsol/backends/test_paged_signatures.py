@@ -3,20 +3,13 @@
 from functools import partial
 
 import numpy as np
-import pytest
 
 from tiny_llm_kit.course.grading.pages import random_pages
 from tiny_llm_kit.course.recorded_operations import record
-from tiny_llm_kit.engine.port import Port
 from tiny_llm_ref.serving import PackedBatch, SamplingParams, flat_blocks, inputs_of
 
 PAGE, COUNT, H, HKV, D = 16, 32, 4, 2, 8
 BATCHES = [[1, 1, 1], [17, 0, 5], [200, 31, 16], [15, 16, 17], [300, 100, 48]]
-
-
-@pytest.fixture(scope="module")
-def port():
-    return Port("tiny_llm_ref", "torch", "cpu")
 
 
 def arrays_of(port, lengths, count=COUNT):

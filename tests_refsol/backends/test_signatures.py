@@ -8,16 +8,10 @@ import torch
 from tiny_llm_kit.course.grading.small_models import random_checkpoint, random_weights, small_model
 from tiny_llm_kit.course.recorded_operations import record
 from tiny_llm_kit.course.see.week_2_day_1 import PROMPT, ConcatenatingCache, signatures
-from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.model.checkpoint import Checkpoint
 
 CASE = small_model(5, max_position_embeddings=512)
 LAYERS = CASE.config.num_hidden_layers
-
-
-@pytest.fixture(scope="module")
-def port():
-    return Port("tiny_llm_ref", "torch", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +68,11 @@ def test_prompts_in_pieces_of_one_length_are_one_program(port, model):
     assert len({record(partial(model, piece[None] % 50, piece, caches)).signature for piece in pieces}) == 1
 
 
-def test_a_step_needs_no_number_from_the_device():
+def test_a_step_needs_no_number_from_the_device(port):
     """On `meta` there are no numbers: whatever reads one, by any road, raises.
 
     A recorder does not see `.cpu()`, nor `.tolist()`.
     """
-    port = Port("tiny_llm_ref", "torch", "cpu")
     weights = {name: torch.tensor(w, device="meta") for name, w in random_weights(CASE).items()}
     model = port.Qwen3ModelWeek2(Checkpoint(CASE.config, weights))
     caches = model.create_kv_cache(20)

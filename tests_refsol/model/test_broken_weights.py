@@ -1,6 +1,7 @@
 """Weights that are broken or hostile: one line names the file, the tensor and the fix, on both ports."""
 
 import json
+import os
 import re
 import struct
 from pathlib import Path
@@ -35,9 +36,9 @@ def paths(folder: Path) -> dict[str, Path]:
     return {"folder": folder, "weights": weights, "index": index}
 
 
-def cut(file: Path, size: int) -> None:
-    with file.open("r+b") as stream:
-        stream.truncate(size)
+def cut(folder: Path, size: int) -> None:
+    """Shortens the safetensors file."""
+    os.truncate(folder / "model.safetensors", size)
 
 
 def patch(folder: Path, position: int, data: bytes) -> None:
@@ -54,6 +55,11 @@ def rewrite(folder: Path, change) -> None:
     end = 8 + int.from_bytes(content[:8], "little")
     header = change(content[8:end].decode()).encode()
     file.write_bytes(struct.pack("<Q", len(header)) + header + content[end:])
+
+
+def exchange(folder: Path, old: str, new: str) -> None:
+    """Writes one text for another in the safetensors header."""
+    rewrite(folder, lambda text: text.replace(old, new))
 
 
 def shard(folder: Path, changes: dict | None = None) -> dict[str, Path]:
@@ -82,59 +88,25 @@ def no_weights(folder, edit):
     (folder / "model.safetensors").unlink()
 
 
-@broken(REFUSED)
-def truncated(folder, edit):
-    cut(folder / "model.safetensors", 1000)
-
-
-@broken(REFUSED)
-def cut_in_the_header(folder, edit):
-    cut(folder / "model.safetensors", 60)
-
-
-@broken(REFUSED)
-def empty_file(folder, edit):
-    cut(folder / "model.safetensors", 0)
-
-
-@broken(REFUSED)
-def absurd_header_length(folder, edit):
-    patch(folder, 0, struct.pack("<Q", 2**60))
-
-
-@broken(REFUSED)
-def header_is_not_json(folder, edit):
-    patch(folder, 8, b"{{")
-
-
-@broken(REFUSED)
-def header_is_not_text(folder, edit):
-    patch(folder, 10, b"\xff")
-
-
-@broken(REFUSED)
-def header_with_the_same_name_twice(folder, edit):
-    rewrite(folder, lambda text: text.replace("model.norm.weight", "model.embed_tokens.weight"))
-
-
-@broken(REFUSED)
-def offsets_overlap(folder, edit):
-    rewrite(folder, lambda text: text.replace("[40960,41088]", "[40832,41088]"))
-
-
-@broken(REFUSED)
-def offsets_past_the_end(folder, edit):
-    rewrite(folder, lambda text: text.replace("[40960,41088]", "[40960,99999]"))
-
-
-@broken(REFUSED)
-def shape_of_other_size(folder, edit):
-    rewrite(folder, lambda text: text.replace("[32]", "[33]"))
-
-
-@broken(REFUSED)
-def negative_dimension(folder, edit):
-    rewrite(folder, lambda text: text.replace("[320,32]", "[-320,-32]"))
+WHOLE_FILE_REFUSED = {
+    "truncated": lambda folder: cut(folder, 1000),
+    "cut_in_the_header": lambda folder: cut(folder, 60),
+    "empty_file": lambda folder: cut(folder, 0),
+    "absurd_header_length": lambda folder: patch(folder, 0, struct.pack("<Q", 2**60)),
+    "header_is_not_json": lambda folder: patch(folder, 8, b"{{"),
+    "header_is_not_text": lambda folder: patch(folder, 10, b"\xff"),
+    "header_with_the_same_name_twice": lambda folder: exchange(folder, "model.norm", "model.embed_tokens"),
+    "offsets_overlap": lambda folder: exchange(folder, "[40960,41088]", "[40832,41088]"),
+    "offsets_past_the_end": lambda folder: exchange(folder, "[40960,41088]", "[40960,99999]"),
+    "a_gap_between_two_tensors": lambda folder: exchange(folder, "[40960,41088]", "[40964,41092]"),
+    "shape_of_other_size": lambda folder: exchange(folder, "[32]", "[33]"),
+    "negative_dimension": lambda folder: exchange(folder, "[320,32]", "[-320,-32]"),
+    "a_name_that_is_not_unicode": lambda folder: exchange(folder, "model.embed", "\\ud800"),
+}
+BROKEN += [
+    pytest.param(lambda folder, edit, way=way: way(folder), REFUSED, id=name)
+    for name, way in WHOLE_FILE_REFUSED.items()
+]
 
 
 @broken("{weights}: tensor 'model.norm.weight' is stored as 'I64'; choose a model stored as BF16, F16 or F32")
@@ -151,19 +123,9 @@ def words_without_quantization(folder, edit):
 
 
 @broken(REFUSED)
-def a_name_that_is_not_unicode(folder, edit):
-    rewrite(folder, lambda text: text.replace("model.embed", "\\ud800"))
-
-
-@broken(REFUSED)
 def bytes_that_belong_to_no_tensor(folder, edit):
     with (folder / "model.safetensors").open("ab") as stream:
         stream.write(b"more")
-
-
-@broken(REFUSED)
-def a_gap_between_two_tensors(folder, edit):
-    rewrite(folder, lambda text: text.replace("[40960,41088]", "[40964,41092]"))
 
 
 @broken(REFUSED.replace("*", "*`F33`*"))
@@ -183,7 +145,7 @@ def no_numbers_and_a_size_that_overflows(folder, edit):
     "{weights}: tensor 'model.norm.weight': shape [1, 1, * is not that of a weight; download the file again"
 )
 def more_axes_than_any_weight(folder, edit):
-    rewrite(folder, lambda text: text.replace("[32]", f"[{','.join(['1'] * 900)},32]"))
+    exchange(folder, "[32]", f"[{','.join(['1'] * 900)},32]")
 
 
 @broken(
