@@ -7,7 +7,7 @@ import pytest
 from authors.stub_check import problems_of_stubs
 from tiny_llm_kit.course.address import Day, Task, parse_task
 from tiny_llm_kit.course.pages import hints, pages_of, sittings_of, tasks_on
-from tiny_llm_kit.course.tree import day_tests, days, exercises_of_part, tasks
+from tiny_llm_kit.course.tree import PARTS, day_tests, days, exercises_of_part, tasks
 
 
 def text_of_tests(day) -> str:
@@ -53,6 +53,10 @@ def test_a_page_may_serve_two_days():
 def test_both_ports_have_the_same_exercises():
     mlx, torch = ([(h.task, h.qualname) for _, h in exercises_of_part(part)] for part in ("mlx", "torch"))
     assert mlx == torch
+
+
+def test_the_tasks_by_their_markers_are_those_that_are_cut():
+    assert tasks() == sorted({exercise.task for part in PARTS for _, exercise in exercises_of_part(part)})
 
 
 def test_numbers_of_tasks_have_no_gaps():
