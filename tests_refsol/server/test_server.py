@@ -865,9 +865,11 @@ def test_a_tab_reads_its_own_answers_alone_and_again_after_a_reload(serving, alo
         assert "".join(piece["text"] for piece in pieces) == text
         assert pieces[0]["anew"] and not any(piece["anew"] for piece in pieces[1:])
         with feed_of(server, tab) as again:
-            hello, [whole] = next(again), answers_of(again)
+            hello = next(again)
             assert (hello["tab"], hello["answers"]) == (tab, ["one"])
-            assert whole["anew"] and whole["text"] == text
+            assert ask_in_tab(server, tab, "later", **asked) == 202
+            whole = next(answers_of(again))
+            assert (whole["answer"], whole["anew"], whole["text"]) == ("one", True, text)
             assert not list(answers_of(feed)), "the earlier reader has ended"
         assert ask_in_tab(server, next(others)["tab"], "two", **asked) == 202
         assert {piece["answer"] for piece in answers_of(others)} == {"two"}
