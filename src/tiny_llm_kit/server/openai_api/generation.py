@@ -18,16 +18,7 @@ from .http_responses import STREAM, AsciiJson, Disconnected, EventStream, event,
 from .live_page import tab_of
 from .responses import ResponseBody, ResponsesFormat
 from .service_contract import AnswerStream, ModelService
-from .submission import (
-    chat_ids,
-    check_body,
-    prompt_ids,
-    prompts_of,
-    room_of_form,
-    sampling_params,
-    service_of,
-    submit,
-)
+from .submission import chat_ids, check_body, prompt_ids, prompts_of, sampling_params, service_of, submit
 from .tool_use import NewReader, ToolUse, begins_inside_thought, may_think, new_plain_reader, template_names
 
 
@@ -74,7 +65,7 @@ async def completion(service: ModelService, request: Request, body: schemas.Comp
         )
     limit = 1 if body.max_tokens == 0 else body.max_tokens
     asked = body.logprobs if body.echo else None
-    room = room_of_form(service, limit)
+    room = service.options.form_room(limit, service.model.max_model_len)
     params = sampling_params(service.names, body, limit, body.logprobs, prompt_logprobs=asked, room=room)
     prompts = prompts_of(body.prompt)
     service.check_room(len(prompts), params.n)
@@ -122,7 +113,7 @@ async def opened(
     limit, room = body.max_completion_tokens or body.max_tokens, service.model.max_model_len - len(ids)
     form = uses.grammar(tokenizer, min(limit or room, room)), uses.shows_special(tokenizer)
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    bounds = room_of_form(service, limit, len(ids))
+    bounds = options.form_room(limit, room)
     params = sampling_params(service.names, body, limit, logprobs, *form, room=bounds)
     stream = await submit(service, body, [ids], params, "messages")
     # A form leaves no room for the rest of a thought that the prompt has begun.

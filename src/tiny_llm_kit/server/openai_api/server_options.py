@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from ...model.files import Json
+from .finite_schema import MOST_TOKENS, UNASKED
 from .tool_calls import FORMATS
 
 BODY_BYTES, TOKEN_BYTES = 2**20, 32  # of a request: always, and for each token of the context
@@ -82,6 +83,10 @@ class ServerOptions:
             context: tokens of a prompt and its answer; None if that is not known yet.
         """
         return self.max_body_bytes or BODY_BYTES + TOKEN_BYTES * (context or 0)
+
+    def form_room(self, limit: int | None, context: int) -> int | None:
+        """Tokens that the values of a `response_format` are limited to; None if they are not."""
+        return min(limit or UNASKED, context, MOST_TOKENS) if self.bounded_response_format else None
 
     def __post_init__(self):
         leasts = {"max_queue": 0, "drain_timeout": 0, "max_body_bytes": 1, "max_request_logprobs": 0}

@@ -10,7 +10,7 @@ from ...model.chat_template import ChatTemplateError
 from ...model.files import Json
 from ...solution_types import SamplingParams, ServingPackage, StructuredOutputsParams
 from .errors import ApiError, not_serving
-from .finite_schema import MOST_TOKENS, UNASKED, finite
+from .finite_schema import finite
 from .schemas import GenerationBody, Message
 from .service_contract import AnswerStream, ModelService, ServiceRequest
 
@@ -179,18 +179,6 @@ def structured_outputs(
     if room is not None and (form := forms.get("response_format")):
         forms["response_format"] = {"json": finite(form.get("json", {"type": "object"}), room)}
     return next((names.StructuredOutputsParams(**form) for form in forms.values()), None)
-
-
-def room_of_form(service: ModelService, limit: int | None, prompt: int = 0) -> int | None:
-    """Tokens that the values of a `response_format` are limited to; None if they are not.
-
-    Args:
-        limit: `max_tokens`.
-        prompt: its tokens.
-    """
-    if not service.options.bounded_response_format:
-        return None
-    return min(limit or UNASKED, service.model.max_model_len - prompt, MOST_TOKENS)
 
 
 def check_ready(service: ModelService) -> None:
