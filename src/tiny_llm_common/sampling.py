@@ -88,8 +88,9 @@ class SamplingParams:
         if not _is_number(self.temperature) or (
             self.temperature != 0 and not 1e-6 <= self.temperature < math.inf
         ):
+            quotes = ", without quotes" * isinstance(self.temperature, str)
             raise ValueError(
-                f"temperature is {self.temperature!r}: give a number: 0 (greedy), or at least 1e-6"
+                f"temperature is {self.temperature!r}: give 0 (greedy) or a number of at least 1e-6{quotes}"
             )
         if self.top_p is not None and not (_is_number(self.top_p) and 0 < self.top_p <= 1):
             raise ValueError(f"top_p is {self.top_p!r}: give a number above 0 and at most 1, or None for off")

@@ -215,7 +215,7 @@ WRONG_CALLS = [
     (lambda _: tiny_llm_ref.LLM(gpu_mem=0.5), "there is no argument gpu_mem: do you mean gpu_memory_utilization?"),
     (lambda _: tiny_llm_ref.LLM(quantize="4bit"), "there is no argument quantize: do you mean quantization?"),
     (lambda _: SamplingParams(temprature=1), "there is no argument temprature: do you mean temperature?"),
-    (lambda _: SamplingParams(temperature="0.5"), "temperature is '0.5': give a number: 0 (greedy), or"),
+    (lambda _: SamplingParams(temperature="0.5"), "temperature is '0.5': give 0 (greedy) or a number of"),
 ]  # fmt: skip
 
 
