@@ -253,7 +253,7 @@ class LLM:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _params_of(self, params: SamplingParams, count: int) -> list[Any]:
+    def _params_of(self, params: Any, count: int) -> list[Any]:
         """One value per prompt, with the default instead of None."""
         names = self.engine.names
         is_list = isinstance(params, Sequence) and not isinstance(params, str)

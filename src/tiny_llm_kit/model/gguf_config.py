@@ -5,6 +5,7 @@ llama.cpp's architecture "llama" is Llama, Mistral and, with experts, Mixtral.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -86,7 +87,7 @@ def _fields(file: GgufFile, name: str) -> Json:
     return data
 
 
-def _of_all_layers(value: object) -> object:
+def _of_all_layers(value: Any) -> Any:
     """A list with one number for each layer as that number, if it is the same in all."""
     return value[0] if isinstance(value, list) and value and value.count(value[0]) == len(value) else value
 
