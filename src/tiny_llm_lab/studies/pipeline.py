@@ -48,6 +48,13 @@ def shares(pipeline: SimulatedPipeline) -> list[float]:
     ]
 
 
+def figures_of(plan: StudyPlan, scheduler: str, budget: int = 512) -> list[float]:
+    """Bubbles in per cent, see `shares`, and tokens per second; medians over the seeds."""
+    found = [serve_saturated(plan, scheduler, seed, budget) for seed in plan.seeds]
+    figures = [(*shares(each), each.tokens / each.end) for each in found]
+    return [median(figure) for figure in zip(*figures, strict=True)]
+
+
 def pairs_of_batches() -> dict[str, tuple[StepWork, StepWork]]:
     """Pairs of micro-batches that take turns, by name."""
 
@@ -82,11 +89,7 @@ def bubbles(plan: StudyPlan) -> Study:
 
 def run(plan: StudyPlan) -> Study:
     """Run three schedulers with more requests than they can serve at once."""
-    rows = []
-    for scheduler in SCHEDULERS:
-        found = [serve_saturated(plan, scheduler, seed) for seed in plan.seeds]
-        figures = [(*shares(each), each.tokens / each.end) for each in found]
-        rows.append([scheduler, *map(median, zip(*figures, strict=True))])
+    rows = [[scheduler, *figures_of(plan, scheduler)] for scheduler in SCHEDULERS]
     title = f"Pipeline, {STAGES} stages, {TRACE}, all requests at the start\n{runs_of(plan)}"
     return Study(
         "pipeline",
@@ -101,11 +104,7 @@ def run(plan: StudyPlan) -> Study:
 
 def budgets(plan: StudyPlan) -> Study:
     """Run Sarathi-Serve under each token budget: a larger one makes micro-batches less equal."""
-    rows = []
-    for budget in BUDGETS:
-        found = [serve_saturated(plan, "Sarathi-Serve", seed, budget) for seed in plan.seeds]
-        figures = [(*shares(each), each.tokens / each.end) for each in found]
-        rows.append([budget, *map(median, zip(*figures, strict=True))])
+    rows = [[budget, *figures_of(plan, "Sarathi-Serve", budget)] for budget in BUDGETS]
     names = ("all bubbles", *KINDS)
     curves = [Curve(name, [(row[0], row[at]) for row in rows]) for at, name in enumerate(names, 1)]
     return Study(
