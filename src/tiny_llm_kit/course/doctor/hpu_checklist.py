@@ -168,8 +168,7 @@ def judge_warm_up(report: Json) -> Check:
 
 def judge_recompilation(report: Json) -> Check:
     """Whether a graph was compiled while requests ran."""
-    before, after = around_serving(report)
-    late = difference(before, after, "graph_compilation")
+    late, after = late_count(report, "graph_compilation")
     if late is None:
         return Check("graphs", "warn", "the plug-in counts no graphs", "report the Gaudi release")
     if late:
@@ -180,8 +179,7 @@ def judge_recompilation(report: Json) -> Check:
 
 def judge_fallbacks(report: Json) -> Check:
     """Whether an operator ran on the CPU: a copy there and back, at each call."""
-    before, after = around_serving(report)
-    late = difference(before, after, "cpu_fallback")
+    late, after = late_count(report, "cpu_fallback")
     if late is None:
         return Check("CPU fallbacks", "warn", "the plug-in counts none", "report the Gaudi release")
     if after["cpu_fallback"]:
@@ -191,10 +189,10 @@ def judge_fallbacks(report: Json) -> Check:
     return Check("CPU fallbacks", "ok", "none")
 
 
-def around_serving(report: Json) -> tuple[Json, Json]:
-    """Counts and memory after the warm-up, and after the requests."""
-    parts = report["parts"]
-    return parts["engine"]["moments"]["after the warm-up"], parts["serving"]["after"]
+def late_count(report: Json, name: str) -> tuple[int | None, Json]:
+    """By how much a count has grown while requests ran, and all counts after that."""
+    after = report["parts"]["serving"]["after"]
+    return difference(report["parts"]["engine"]["moments"]["after the warm-up"], after, name), after
 
 
 def difference(before: Json, after: Json, name: str) -> int | None:
