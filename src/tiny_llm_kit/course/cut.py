@@ -61,11 +61,6 @@ def fill(
     return "".join(lines)
 
 
-def blank_exercises(text: str, reference: str, file: str | Path) -> list[Exercise]:
-    """The exercises of `reference` in which `text` has nothing but the blank line."""
-    return [exercise for exercise in find_exercises(reference, file) if is_blank(text, exercise)]
-
-
 def is_blank(text: str, exercise: Exercise) -> bool:
     """Whether `text` has nothing in an exercise of its reference but the blank line."""
     return _blank_line(text.splitlines(keepends=True), exercise) is not None
