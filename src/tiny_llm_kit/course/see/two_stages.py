@@ -1,7 +1,7 @@
 """The second half of Day 3.7's screen: two stages serve a load in three ways, and their chart."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from itertools import cycle
 from statistics import median
 from typing import Any
@@ -46,27 +46,12 @@ class UnequalChunks:
         """Do nothing: this chunker does not learn."""
 
 
-@dataclass(frozen=True)
-class Way:
-    """A way to fill micro-batches.
-
-    Args:
-        name: in the table.
-        options: passed on to the scheduler.
-    """
-
-    name: str
-    options: dict[str, Any]
-
-    def scheduler_options(self) -> dict[str, Any]:
-        return {name: value() if callable(value) else value for name, value in self.options.items()}
-
-
-WAYS = (
-    Way("whole prompts", {"enable_chunked_prefill": False, "max_num_batched_tokens": LONGEST}),
-    Way("unequal chunks", {"max_num_batched_tokens": 272, "chunker": UnequalChunks}),
-    Way("uniform chunks", {"max_num_batched_tokens": 64}),
-)
+# The ways to fill micro-batches: options of the scheduler; each run has a chunker of its own.
+WAYS: dict[str, Callable[[], dict[str, Any]]] = {
+    "whole prompts": lambda: {"enable_chunked_prefill": False, "max_num_batched_tokens": LONGEST},
+    "unequal chunks": lambda: {"max_num_batched_tokens": 272, "chunker": UnequalChunks()},
+    "uniform chunks": lambda: {"max_num_batched_tokens": 64},
+}
 
 
 def measure_runs(b: Port) -> dict[str, list[Json]]:
@@ -74,10 +59,10 @@ def measure_runs(b: Port) -> dict[str, list[Json]]:
     pool = {"num_blocks": NUM_BLOCKS, "block_size": BLOCK, "max_model_len": LONGEST}
     stages = {"pipeline_parallel_size": 2, "enforce_eager": True}
     with LLM(MODEL, backend=b.name, device=b.device, **pool, **stages) as llm:
-        return {way.name: [served(b, llm, way) for _ in range(ROUNDS)] for way in WAYS}
+        return {way: [served(b, llm, options()) for _ in range(ROUNDS)] for way, options in WAYS.items()}
 
 
-def served(b: Port, llm: LLM, way: Way) -> Json:
+def served(b: Port, llm: LLM, options: dict[str, Any]) -> Json:
     """Serve the load once; returns what each micro-batch computed, and when each stage did."""
     s, engine, works = b.serving, llm.engine, list[Json]()
 
@@ -88,7 +73,7 @@ def served(b: Port, llm: LLM, way: Way) -> Json:
     take_spans(engine.ranks)  # those of the run before
     allocator = s.BlockAllocator(NUM_BLOCKS, BLOCK, enable_prefix_caching=False)
     scheduler = s.make_scheduler(
-        "hybrid", engine.runner, allocator, max_num_seqs=16, on_event=hear, **way.scheduler_options()
+        "hybrid", engine.runner, allocator, max_num_seqs=16, on_event=hear, **options
     )
     run_all(scheduler, sequences(b))
     return {"works": works, "seconds": take_spans(engine.ranks)}
