@@ -29,9 +29,8 @@ def pad_blocks(blocks: FlatBlocks, count: int, pad_block: int, group: int) -> Fl
         group: a number that is no request's, for the pages of padding.
     """
     fillers = FlatBlocks(pad_block, group, 0, 0, 0)
-    return FlatBlocks(
-        *(pad_to(*column) for column in zip(blocks, [count] * len(blocks), fillers, strict=True))
-    )
+    columns = zip(blocks, fillers, strict=True)
+    return FlatBlocks(*(pad_to(column, count, filler) for column, filler in columns))
 
 
 def pad_chunk_reads(
