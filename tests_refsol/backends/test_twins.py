@@ -10,12 +10,12 @@ from tiny_llm_kit.repo import SOURCES
 
 # Of the given code: hpu.py holds every call into Intel's plug-in; attention on a Gaudi and on a CPU is cut for the
 # kernels that there are, and MLX's in pages hands NumPy's buffers from kernel to kernel. Pages in eight bits have the
-# methods of their port's arrays. Only torch has several products on a CPU, an int4 kernel with its own layout, and
-# layers that call our own kernels between their products.
+# methods of their port's arrays. Only torch has several products on a CPU, an int4 kernel with its own layout,
+# layers that call our own kernels between their products, and operators of our own for a compiler.
 WITHOUT_TWIN = {
     "between_products.py", "cpu_attention.py", "cpu_products.py", "expert_weights.py", "hpu.py", "hpu_attention.py",
     "hpu_mixture.py", "hpu_quantized.py", "hpu_self_check.py", "int4.py", "large_pages.py", "native_layer.py",
-    "page_attention.py", "quantized_pages.py", "solution.py",
+    "operators.py", "page_attention.py", "quantized_pages.py", "solution.py",
 }  # fmt: skip
 INIT = "tiny_llm_ref/__init__.py"
 # Functions that other files of the same port use, and the other port has no need of.
