@@ -167,7 +167,7 @@ def add_page(app: FastAPI, page: LivePage) -> None:
         hello["controls"] = service.options.live_controls
         return EventStream(request.app.state.feed.events(hello, request.headers.get("x-tab", "")))
 
-    @app.delete("/answers", dependencies=OWN, responses=REFUSED)
+    @app.delete("/answers", dependencies=OWN, responses={**REFUSED})
     async def stop(request: Request) -> dict[str, str]:
         """End all answers of the tab."""
         if (tab := tab_of(request)) is not None:
