@@ -24,8 +24,6 @@ def why_not_read(message: Json) -> str | None:
     role, content = message.get("role"), message.get("content")
     if role == "function":
         return 'the role function is not supported: use its newer form, "tool" with tool_call_id'
-    if role not in ROLES:
-        return f"role is {shown(role)}: give {', '.join(ROLES)}"
     if "content" not in message and not message.get("tool_calls"):
         return "content is missing: give a text"
     parts = (
@@ -50,6 +48,8 @@ def plain_message(message: Json) -> Json:
     if why := why_not_read(message):
         raise ValueError(f"messages: {why}")
     role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
+    if role not in ROLES:
+        raise ValueError(f"messages: role is {shown(role)}: give {', '.join(ROLES)}")
     content = "" if content is None else content
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(parts, Sequence) or not parts or not all(map(is_text, parts)):
