@@ -199,13 +199,13 @@ def eager(server) -> dict:
 def test_a_response_format_comes_to_an_end(client, eager):
     """By `parse`, as langchain's `json_schema` sends it, and any object; in a few tokens, and where none is given."""
     asked = {"model": "tiny-qwen3", "messages": HELLO, "logit_bias": eager, "seed": 1}
-    parsed = client.chat.completions.parse(**asked, response_format=Journey, max_tokens=120).choices[0]
+    parsed = client.chat.completions.parse(**asked, response_format=Journey, max_tokens=300).choices[0]
     assert parsed.message.parsed.days >= 1 and parsed.message.parsed.places
     schema = {"title": "Journey", **Journey.model_json_schema()}
     named = {"name": "Journey", "description": "a journey", "strict": True, "schema": schema}
     for named_schema, check in ((named, Journey.model_validate), ({"schema": {"type": "number"}}, float)):
         form = {"type": "json_schema", "json_schema": named_schema}
-        limit = {"max_tokens": 120} if named_schema is named else {}
+        limit = {"max_tokens": 300} if named_schema is named else {}
         [made] = client.chat.completions.create(**asked, **limit, response_format=form).choices
         assert made.finish_reason == "stop" and check(json.loads(made.message.content)), made
     for form in ({"response_format": {"type": "json_object"}}, {"guided_json": {"type": "integer"}}):
