@@ -91,8 +91,8 @@ def check_tls(options: argparse.Namespace) -> None:
         "ssl_ca_certs": context.load_verify_locations,
         "ssl_keyfile": partial(context.load_cert_chain, options.ssl_certfile, password=""),
     }.items():
+        file = getattr(options, name)
         try:
-            file = getattr(options, name)
             if file is not None:
                 load(file)
         except OSError as error:
