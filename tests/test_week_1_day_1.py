@@ -162,6 +162,7 @@ def layer64(inputs, weights, num_heads, mask=0.0, scale=None, split=split64, joi
 
 def assert_multi_head(b, inputs, weights, num_heads, mask=None) -> None:
     """Compare with `layer64`; the message names the wrong layer that computes the same numbers."""
+    __tracebackhide__ = True
     query, key, value = inputs
     wq, wk, wv, wo = weights
     E = len(wo)
