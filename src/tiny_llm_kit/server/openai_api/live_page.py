@@ -5,7 +5,7 @@ import base64
 import hashlib
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from fastapi import Depends, FastAPI, Request
 from starlette.responses import HTMLResponse, Response
@@ -148,7 +148,7 @@ class StepBudget:
 
 
 OWN = [Depends(check_origin)]
-REFUSED = dict.fromkeys((401, 403, 503), WRONG)
+REFUSED: dict[int | str, dict[str, Any]] = dict.fromkeys((401, 403, 503), WRONG)
 
 
 def add_page(app: FastAPI, page: LivePage) -> None:
