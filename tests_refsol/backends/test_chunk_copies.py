@@ -22,7 +22,9 @@ class LongPrefill:
     def __init__(self, b):
         self.b = b
         runner = b.runner(b.Qwen3ModelWeek2(random_checkpoint(b, CASE), "device"))
-        prompt = np.random.default_rng(0).integers(0, 61, size=CONTEXT + 3 * CHUNK).tolist()
+        prompt = (
+            np.random.default_rng(0).integers(0, CASE.config.vocab_size, size=CONTEXT + 3 * CHUNK).tolist()
+        )
         self.request = Request(runner, ByteTokenizer(), prompt, prefill_max_step=CHUNK)
         for layer, cache in enumerate(self.request.kv_cache):
             parts = np.random.default_rng(layer).normal(size=(2, 1, HKV, CONTEXT, D))

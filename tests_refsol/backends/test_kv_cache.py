@@ -115,7 +115,6 @@ def test_mlx_materialize_computes_what_is_lazy(mlx_port):
 @pytest.mark.port("torch")
 def test_torch_allocates_once(port):
     """The memory of a cache is there from the first token on: same place, same size, behind every later token."""
-
     model = model_of(port)
     caches, places = model.create_kv_cache(TOKENS), set()
     for _ in range(600):

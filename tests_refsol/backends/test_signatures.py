@@ -10,7 +10,7 @@ from tiny_llm_kit.course.recorded_operations import record
 from tiny_llm_kit.course.see.week_2_day_1 import PROMPT, ConcatenatingCache, signatures
 from tiny_llm_kit.model.checkpoint import Checkpoint
 
-CASE = small_model(5, max_position_embeddings=512)
+CASE = small_model(5, vocab_size=53, tie_word_embeddings=False, max_position_embeddings=512)
 LAYERS = CASE.config.num_hidden_layers
 
 
