@@ -257,6 +257,8 @@ def test_limits_leave_a_schema_its_own_and_allow_nothing_new():
         limited = finite(whole, 100)
         assert limited.get("allOf") == whole.get("allOf") and limited.get("anyOf") == whole.get("anyOf")
         assert limited.get("$defs") == whole.get("$defs"), "what one part closes the others could not have"
+    wrong = {"type": [{}, "integer"]}  # refused later, with the reason
+    assert finite(wrong, 9)["type"] == wrong["type"]
     nested = {"type": "string"}
     for _ in range(300):
         nested = {"type": "array", "items": nested}

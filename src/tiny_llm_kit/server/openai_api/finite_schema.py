@@ -91,7 +91,7 @@ class Limits:
         if "string" in kinds and not BOUNDED & made.keys():
             least_room = max(self.shortest, OF_A_FORMAT) if "format" in made else self.shortest
             made["maxLength"] = max(least_room, room - 2, least(made, "minLength"))
-        if {"integer", "number"} & {*kinds} and not {"enum", "const"} & made.keys():
+        if ("integer" in kinds or "number" in kinds) and not {"enum", "const"} & made.keys():
             made = with_digits(made, "number" in kinds)
         if "array" in kinds:
             made |= self._items(made, room, depth + 1)
