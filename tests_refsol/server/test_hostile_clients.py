@@ -23,12 +23,15 @@ from pydantic import ValidationError
 from tiny_llm_kit.commands import serve
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.model import template_process
+from tiny_llm_kit.model.chat_template import ChatTemplate
 from tiny_llm_kit.server import arguments
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api import draining_server, middleware
 from tiny_llm_kit.server.openai_api.draining_server import ConnectionLimits, OncePerMinute
-from tiny_llm_kit.server.openai_api.schemas import CompletionBody
+from tiny_llm_kit.server.openai_api.schemas import CompletionBody, Message
 from tiny_llm_kit.server.openai_api.service import LATEST, ReturnTimes
+from tiny_llm_kit.server.openai_api.submission import chat_ids
+from tiny_llm_kit.server.openai_api.text_work import TextWork
 from tiny_llm_kit.server.server import ServerOptions, create_app
 
 ENGINE = {
@@ -178,8 +181,28 @@ def test_others_are_served_while_a_template_loops(server, templates, monkeypatch
             assert ask(server, "POST", path, body)[0] == 200
         assert not looping.done()
         while not looping.done():
-            templates.process.close()
+            templates.process.end()
     assert looping.result()[0] == 400
+
+
+def test_conversations_that_wait_for_a_template_are_told_that_the_server_stops(monkeypatch):
+    """The first one is being rendered, the second one must not start another process."""
+    monkeypatch.setattr(template_process, "SECONDS", 0.5)  # only a server that does not stop takes as long
+    tokenizer = SimpleNamespace(template=ChatTemplate({"default": LOOP}, None, {}), longest_token=9)
+    model = SimpleNamespace(tokenizer=tokenizer, max_model_len=512)
+
+    async def run():
+        service = SimpleNamespace(texts=TextWork(), model=model, state="ready")
+        asked = [asyncio.create_task(chat_ids(service, [Message(**TURN)])) for _ in range(2)]
+        while service.texts._templates._process is None:
+            await asyncio.sleep(0)
+        service.state = "stopping"
+        service.texts.close()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert [error.status for error in found] == [503, 503]
+        assert service.texts._templates._process is None
+
+    asyncio.run(run())
 
 
 def test_one_wrong_entry_of_a_long_list_is_enough(server):

@@ -29,6 +29,7 @@ class TemplateProcess:
 
     def __init__(self):
         self._process: Any = None
+        self._is_closed = False
 
     def render(self, template: ChatTemplate, most: int, *asked: object) -> str:
         """See `ChatTemplate.render`.
@@ -40,6 +41,8 @@ class TemplateProcess:
         Raises:
             ChatTemplateError: as there, or the template needs more time, memory or characters than it may.
         """
+        if self._is_closed:
+            raise ChatTemplateError(template.file, ENDED)
         if self._process is None:
             # In a session of its own Ctrl-C does not reach it; it ends when its input does.
             line = [sys.executable, "-m", __name__]
@@ -50,13 +53,18 @@ class TemplateProcess:
             process.stdin.flush()
             text, reason = json.loads(process.stdout.readline())
         except (OSError, ValueError):
-            self.close()
+            self.end()
             raise ChatTemplateError(template.file, ENDED) from None
         if reason is not None:
             raise ChatTemplateError(template.file, reason)
         return text
 
     def close(self) -> None:
+        """End the process, and start none for those that still wait."""
+        self._is_closed = True
+        self.end()
+
+    def end(self) -> None:
         """End the process; one that renders on another thread raises there."""
         process, self._process = self._process, None
         if process is not None:

@@ -66,7 +66,7 @@ async def chat_ids(
     """Token ids of a conversation; `names` are further variables of the chat template.
 
     Raises:
-        ApiError: 400, it cannot fit into the context, or the model's template does not take it.
+        ApiError: 400, it cannot fit into the context, or the model's template does not take it; 503, the server stops.
     """
     turns, tokenizer = [each.rendered() for each in messages], service.model.tokenizer
     check_length(service, "messages", sum(len(turn["content"]) for turn in turns))
@@ -74,6 +74,7 @@ async def chat_ids(
     try:
         text = await service.texts.render(tokenizer.template, most, turns, add_generation_prompt, names)
     except ChatTemplateError as error:
+        check_ready(service)  # a server that stops has ended the process
         LOG.warning("400: %s", error)
         raise ApiError(400, f"messages: {error.reason}", param="messages") from None
     return await service.texts.run(len(text), lambda: tokenizer.encode(text))
