@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from tiny_llm_kit.commands import serve
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.model import template_process
-from tiny_llm_kit.model.chat_template import ChatTemplate
+from tiny_llm_kit.model.chat_template import ChatTemplate, ChatTemplateError
 from tiny_llm_kit.server import arguments
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api import draining_server, middleware
@@ -203,6 +203,15 @@ def test_conversations_that_wait_for_a_template_are_told_that_the_server_stops(m
         assert service.texts._templates._process is None
 
     asyncio.run(run())
+
+
+def test_variables_that_are_nested_too_deep_for_the_process_are_refused(templates):
+    template, deep = ChatTemplate({"default": "a"}, None, {}), []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(ChatTemplateError, match="send less"):
+        templates.process.render(template, 9, [TURN], True, {"deep": deep})
+    assert templates.process.render(template, 9, [TURN], True, {}) == "a"
 
 
 def test_one_wrong_entry_of_a_long_list_is_enough(server):

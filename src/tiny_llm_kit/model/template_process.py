@@ -52,7 +52,7 @@ class TemplateProcess:
             process.stdin.write(pickle.dumps((SECONDS, template, most, *asked)))
             process.stdin.flush()
             text, reason = json.loads(process.stdout.readline())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             self.end()
             raise ChatTemplateError(template.file, ENDED) from None
         if reason is not None:
