@@ -900,6 +900,10 @@ def test_tabs_and_their_answers_are_bounded():
         for name in names:
             tab.start(SimpleNamespace(scope={"request_id": name}), lambda scope, receive, send: left.get())
         assert list(tab.answers) == names[1:]
+        before = tab.answers["1"].task
+        tab.start(SimpleNamespace(scope={"request_id": "1"}), lambda scope, receive, send: left.get())
+        await asyncio.sleep(0)
+        assert before.cancelled() and list(tab.answers) == [*names[2:], "1"], "its name is another one's now"
         readers = [feed.events({}, "") for _ in range(live_page.MOST_TABS + 1)]
         hellos = [await anext(reader) for reader in readers]
         assert len(set(hellos)) == len(readers), "each has a name of its own"

@@ -77,11 +77,11 @@ class Tab:
         self.news = asyncio.Event()
 
     def start(self, request: Request, response: Response) -> Response:
-        """Let an answer come, whether or not it is read; the oldest of too many ends."""
+        """Let an answer come, whether or not it is read; one of the same name ends, or the oldest of too many."""
         name = request.scope["request_id"]
+        if name in self.answers or len(self.answers) == MOST_ANSWERS:
+            self.answers.pop(name if name in self.answers else next(iter(self.answers))).task.cancel()
         self.answers[name] = Answer(request, response, self.news)
-        if len(self.answers) > MOST_ANSWERS:
-            self.answers.pop(next(iter(self.answers))).task.cancel()
         return AsciiJson({"answer": name}, 202)
 
     def put(self, message: Json) -> None:
