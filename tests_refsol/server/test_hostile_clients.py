@@ -551,7 +551,8 @@ def test_controls_of_the_page_are_on_where_nobody_else_reaches_it(monkeypatch):
     assert all(
         map(are_on, ("", "--host ::1", "--host 0.0.0.0 --live-controls", "--api-key k --live-controls"))
     )
-    others = "--host 0.0.0.0", "--api-key k", "--allowed-hosts *", "--uds /tmp/s", "--no-live-controls"
+    others = ["--host 0.0.0.0", "--api-key k", "--allowed-hosts *", "--uds /tmp/s", "--root-path /llm"]
+    others.append("--no-live-controls")
     assert not any(map(are_on, others))
     monkeypatch.setenv(arguments.API_KEY, "k")
     assert not are_on("")

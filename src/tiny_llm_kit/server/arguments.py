@@ -95,11 +95,9 @@ def server_options(options: argparse.Namespace) -> ServerOptions:
     given["allowed_hosts"] = allowed_hosts(options.host, flat(options.allowed_hosts) or None)
     if given["api_key"] is None:
         given["api_key"] = os.environ.get(API_KEY)
-    if (
-        given["live_controls"] is None
-    ):  # whoever reaches the page without a key or a proxy sits at this machine
-        is_private = is_loopback(options.host) and options.allowed_hosts is None and not options.uds
-        given["live_controls"] = is_private and given["api_key"] is None
+    if given["live_controls"] is None:  # without a key or a proxy only this machine's users reach the page
+        guards = given["api_key"], options.allowed_hosts, options.uds, options.root_path
+        given["live_controls"] = is_loopback(options.host) and not any(guards)
     return ServerOptions(
         names[0],
         options.solution,

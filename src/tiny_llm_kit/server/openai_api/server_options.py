@@ -26,7 +26,7 @@ class ServerOptions:
         allowed_hosts: names of this server that the Host header of a request may have; None accepts all. On the command
             line "*" accepts all, and without the option those of this machine, or all with another --host.
         live_controls: whether the page at / may change the token budget of a step. On the command line without the
-            option: yes on a loopback address without --api-key, --allowed-hosts and --uds, else no.
+            option: yes on a loopback address without --api-key, --allowed-hosts, --uds and --root-path, else no.
         tool_call_parser: how the model writes calls of tools: hermes, mistral or llama3_json; None is as its chat
             template shows.
         reasoning_parser: a name of vLLM's for models that think between <think> and </think>; None if the chat template
