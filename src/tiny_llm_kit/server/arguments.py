@@ -12,13 +12,8 @@ from .openai_api.server_options import ServerOptions
 from .vllm_flags import PREFIX
 
 API_KEY = "TINY_LLM_API_KEY"
-APART = (
-    "model_name",
-    "solution",
-    "other_names",
-    "chat_template_kwargs",
-    "log_stats",
-)  # have options of other names
+# They have options of other names.
+APART = ("model_name", "solution", "other_names", "chat_template_kwargs", "log_stats")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 

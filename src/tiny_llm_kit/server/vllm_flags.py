@@ -84,10 +84,8 @@ def without_files(words: list[str]) -> tuple[list[str], list[str]]:
         name, _, value = word.partition("=")
         is_file = name == "--config" and value.endswith(YAML)
         if name == "--config" and not is_file and value not in SHAPES:
-            shapes = " or ".join(sorted(SHAPES))
-            raise ValueError(
-                f"--config {value}: give a file that ends in .yaml or .yml, or a shape, {shapes}"
-            )
+            fitting = f"a file that ends in .yaml or .yml, or a shape, {' or '.join(sorted(SHAPES))}"
+            raise ValueError(f"--config {value}: give {fitting}")
         (files if is_file else others).append(value if is_file else word)
     return files, others
 

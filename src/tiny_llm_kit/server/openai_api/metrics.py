@@ -1,6 +1,6 @@
 """Prometheus metrics of the engine, under the names that vLLM's dashboards know, where they mean the same."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,32 +89,11 @@ class AnswerTimes(RequestTimes):
         yield "request_decode_time_seconds", self.first_token_time, self.finished_time
 
 
-class DraftCounters:
-    """A collector of Prometheus that reads what an engine counts of its drafts.
+class EngineCounters:
+    """A collector of Prometheus that reads what an engine counts of its drafts, and of its copies of KV blocks.
 
     Args:
-        engine: with drafts.
-        model_name: the label.
-    """
-
-    def __init__(self, engine: LLMEngine, model_name: str):
-        self._engine, self._label = engine, model_name
-
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        """One counter for each number."""
-        if self._engine.speculation is None:
-            return
-        for name, about in DRAFTS.items():
-            counter = CounterMetricFamily(f"vllm:spec_decode_num_{name}", about, labels=["model_name"])
-            counter.add_metric([self._label], getattr(self._engine.speculation.counts, name))
-            yield counter
-
-
-class CopyCounters:
-    """A collector of Prometheus that reads what an engine counts of its copies of KV blocks.
-
-    Args:
-        engine: its cold blocks, if it has any.
+        engine: it may have neither.
         model_name: a label.
     """
 
@@ -122,14 +101,18 @@ class CopyCounters:
         self._engine, self._label = engine, model_name
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """One counter, by where blocks came from and where they went."""
-        if self._engine.cold is None:
-            return
-        name, about = "tiny_llm:kv_blocks_copied", "KV blocks that left the pool, or came back to it"
-        counter = CounterMetricFamily(name, about, labels=["model_name", "source", "target"])
-        for levels, count in list(self._engine.cold.copied.items()):
-            counter.add_metric([self._label, *levels], count)
-        yield counter
+        """A counter for each number of drafts, and one of copies, by where blocks came from and where they went."""
+        if (speculation := self._engine.speculation) is not None:
+            for name, about in DRAFTS.items():
+                counter = CounterMetricFamily(f"vllm:spec_decode_num_{name}", about, labels=["model_name"])
+                counter.add_metric([self._label], getattr(speculation.counts, name))
+                yield counter
+        if (cold := self._engine.cold) is not None:
+            name, about = "tiny_llm:kv_blocks_copied", "KV blocks that left the pool, or came back to it"
+            counter = CounterMetricFamily(name, about, labels=["model_name", "source", "target"])
+            for levels, count in list(cold.copied.items()):
+                counter.add_metric([self._label, *levels], count)
+            yield counter
 
 
 class EngineMetrics:
@@ -156,18 +139,10 @@ class EngineMetrics:
             )
             for name, (about, buckets) in HISTOGRAMS.items()
         }
-        self._ends = Counter(
-            "vllm:request_success",
-            "answers that have ended",
-            ["model_name", "finished_reason"],
-            registry=self._registry,
-        )
-        self._refusals = Counter(
-            "tiny_llm:refused_requests",
-            "requests that were answered with 4xx or 503",
-            ["model_name", "status"],
-            registry=self._registry,
-        )
+        name, about = "vllm:request_success", "answers that have ended"
+        self._ends = Counter(name, about, ["model_name", "finished_reason"], registry=self._registry)
+        name, about = "tiny_llm:refused_requests", "requests that were answered with 4xx or 503"
+        self._refusals = Counter(name, about, ["model_name", "status"], registry=self._registry)
         ProcessCollector(registry=self._registry)
 
     def watch(self, engine: LLMEngine) -> None:
@@ -186,18 +161,13 @@ class EngineMetrics:
             ("tiny_llm:step_budget_tokens", "tokens that a step may have", step_budget),
         )
         for name, about, value in gauges:
-            self._gauge(name, about, value)
-        self._registry.register(DraftCounters(engine, self._label))
-        self._registry.register(CopyCounters(engine, self._label))
+            Gauge(name, about, LABEL, registry=self._registry).labels(self._label).set_function(value)
+        self._registry.register(EngineCounters(engine, self._label))
         options = {name: str(getattr(engine.options, name)) for name in CACHE_OPTIONS}
         numbers = {"num_gpu_blocks": str(engine.allocator.num_blocks)}
         cache = {**numbers, "cache_dtype": engine.options.kv_cache_dtype, **options}
         name, about = "vllm:cache_config_info", "options of the KV cache, as labels"
         Gauge(name, about, [*cache], registry=self._registry).labels(**cache).set(1)
-
-    def _gauge(self, name: str, about: str, value: Callable[[], float]) -> None:
-        """Add a gauge whose value is read on request."""
-        Gauge(name, about, LABEL, registry=self._registry).labels(self._label).set_function(value)
 
     def count_refusal(self, status: int) -> None:
         """Count an answer with this status of HTTP."""

@@ -85,9 +85,7 @@ def is_refusal(status: int) -> bool:
     return (400 <= status < 500 and status != 499) or status == 503
 
 
-OPEN_PATHS = frozenset(
-    {"/", "/health", "/ping", "/ready", "/metrics"}
-)  # for probes, and a page that asks for the key
+OPEN_PATHS = PROBES | {"/"}  # the page asks for the key
 BODY_SECONDS = 30.0
 
 

@@ -42,13 +42,8 @@ class ThroughputLog:
         self._before = self._now()
 
     def _now(self) -> dict[str, float]:
-        names = (
-            "prompt_tokens_total",
-            "generation_tokens_total",
-            "prefix_cache_queries_total",
-            "prefix_cache_hits_total",
-        )
-        return {"time": self._clock(), **{name: self._value(name) for name in names}}
+        names = "prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits"
+        return {"time": self._clock(), **{f"{name}_total": self._value(f"{name}_total") for name in names}}
 
     def line(self) -> str | None:
         """What happened since the last call; None if nothing did."""

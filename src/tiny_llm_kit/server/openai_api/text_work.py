@@ -28,10 +28,8 @@ class TextWork:
 
     async def render(self, template: ChatTemplate, most: int, *asked: object) -> str:
         """The prompt for a conversation; see `TemplateProcess.render`."""
-        render = self._templates.render
-        return await asyncio.get_running_loop().run_in_executor(
-            self._rendering, render, template, most, *asked
-        )
+        loop, render = asyncio.get_running_loop(), self._templates.render
+        return await loop.run_in_executor(self._rendering, render, template, most, *asked)
 
     def close(self) -> None:
         """End the threads and the process. What runs on them raises or ends."""

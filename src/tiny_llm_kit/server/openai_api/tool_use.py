@@ -16,12 +16,8 @@ from .tool_schemas import Function, NamedTool
 FEW_TOKENS = 4000  # with more of them the model decides where its calls end
 CALL_TOKENS, MOST_CALLS = 200, 4  # of forced calls, in an answer of few tokens
 MARKS = 80  # characters of a forced call around its arguments, beside the name
-RESERVED = (
-    "self",
-    "messages",
-    "add_generation_prompt",
-)  # variables of a template that have fields of their own
-
+# Variables of a template that have fields of their own.
+RESERVED = ("self", "messages", "add_generation_prompt")
 
 NewReader = Callable[[], AnswerReader]
 
