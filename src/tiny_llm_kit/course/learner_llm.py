@@ -10,10 +10,8 @@ from .capabilities import check_filled, choose_backend, engine_options, network_
 
 SOLUTION = "tiny_llm"
 COLD = ("kv_cache_dtype", "kv_offloading_size", "kv_offloading_folder", "num_quantized_blocks")
-NEEDS = {
-    "async_scheduling": Day(4, 4),
-    **dict.fromkeys(COLD, Day(4, 5)),
-}  # the days of options that are off unless given
+# The days of options that are off unless given.
+NEEDS = {"async_scheduling": Day(4, 4), **dict.fromkeys(COLD, Day(4, 5))}
 WITHOUT_DAY = ("auto", "fp8_e4m3")
 
 
