@@ -214,6 +214,14 @@ def test_variables_that_are_nested_too_deep_for_the_process_are_refused(template
     assert templates.process.render(template, 9, [TURN], True, {}) == "a"
 
 
+def test_a_process_of_templates_that_was_killed_while_nobody_asked_costs_no_request(templates):
+    for _ in range(2):
+        template = ChatTemplate({"default": "a"}, None, {})
+        assert templates.process.render(template, 9, [TURN], True, {}) == "a"
+        templates.process._process.kill()
+        templates.process._process.wait()
+
+
 def test_one_wrong_entry_of_a_long_list_is_enough(server):
     """With an error for each, 100,000 entries took a second, and every stream waited."""
     status, _, found = ask(server, "POST", "/v1/completions", {"prompt": ["a"] + [None] * 9000})

@@ -43,6 +43,8 @@ class TemplateProcess:
         """
         if self._is_closed:
             raise ChatTemplateError(template.file, ENDED)
+        if self._process is not None and self._process.poll() is not None:  # killed while nobody asked
+            self.end()
         if self._process is None:
             # In a session of its own Ctrl-C does not reach it; it ends when its input does.
             line = [sys.executable, "-m", __name__]
