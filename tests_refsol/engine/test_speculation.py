@@ -3,6 +3,7 @@
 import argparse
 import random
 from dataclasses import fields
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tiny_llm_kit.engine.backends.grammar import Grammars
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.backends.logits_processors import LogitsProcessors
 from tiny_llm_kit.engine.backends.seeded_sampling import SeededSampler
-from tiny_llm_kit.engine.engine_options import EngineOptions
+from tiny_llm_kit.engine.engine_options import EngineLimits, EngineOptions
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.speculation import speculation
@@ -32,6 +33,7 @@ from tiny_llm_kit.engine.speculation.row_costs import (
 from tiny_llm_kit.engine.speculation.speculative_config import SpeculativeConfig
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.server.openai_api.metrics import EngineMetrics
+from tiny_llm_ref import serving
 from tiny_llm_ref.serving import (
     BlockAllocator,
     Drafted,
@@ -418,6 +420,18 @@ def test_an_engine_that_will_never_draft_says_so_once(loaded, monkeypatch, capsy
     llm.generate("aaaa", SamplingParams(max_tokens=20, ignore_eos=True), use_tqdm=False)
     line = "nothing will be drafted, because no draft pays on this machine: a step of one request takes 1 s"
     assert capsys.readouterr().err.count(line) == says == (not llm.engine.scheduler.counts.draft_tokens)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 96])
+def test_costs_are_measured_at_positions_that_the_model_has(length):
+    met: list[int] = []
+    runner = SimpleNamespace(
+        buckets=None, num_blocks=9, block_size=8, run=lambda batch: met.extend(batch.positions)
+    )
+    options, limits = EngineOptions(max_num_seqs=4), EngineLimits(length, 24, True)
+    config, proposer = SpeculativeConfig(num_speculative_tokens=3), serving.PromptLookup(1, 3)
+    speculation.Speculation(serving, options, limits, runner, config, proposer)
+    assert max(met) < length
 
 
 # ---- options

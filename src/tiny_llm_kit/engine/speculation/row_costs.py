@@ -78,7 +78,8 @@ def measured_row_costs(
 
 def drafts_to_measure(count: int, most_drafts: int, room: int) -> int:
     """Drafts of each of `count` requests; one request has several, because a single row is lost in the noise."""
-    return max(0, min(-(-most_drafts // 2) if count == 1 else 1, room // count - 1))
+    several = -(-most_drafts // 2) if count == 1 else min(1, most_drafts)
+    return max(0, min(several, room // count - 1))
 
 
 def step_cost(count: int, drafts: int, plain: float, drafted: float) -> DecodeCost:

@@ -41,11 +41,12 @@ class Speculation:
         proposer: Any,
     ):
         self.names, self.policy, self.config, self.proposer = names, options.policy, config, proposer
-        half = limits.max_model_len // 2
+        half = (limits.max_model_len - 1) // 2  # the first row is at the position after the context
         most, context = min(config.num_speculative_tokens, half), min(CONTEXT, half)
         self.costs = measured_row_costs(names, runner, options.max_num_seqs, most, context)
         self.counts = names.SpeculationCounts()
-        if not Proposals(names.choose_k, proposer, most).ever_pays(self.costs, options.max_num_seqs):
+        drafts = Proposals(names.choose_k, proposer, config.num_speculative_tokens)
+        if not drafts.ever_pays(self.costs, options.max_num_seqs):
             print(NEVER.format(self.costs.costs[1]), file=sys.stderr)
 
     def scheduler(self, runner: PackedRunner, allocator: BlockAllocator, **options: Any) -> HybridScheduler:
