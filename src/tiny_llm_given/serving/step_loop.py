@@ -350,6 +350,8 @@ class StepLoop(ABC, Generic[Served]):
         failed = None if isinstance(error, CopyFailed) else error
         for entry in plan:
             entry.sequence.end_call(failed)
+        for sequence in self.running:  # those of a call that was planned and not begun
+            sequence.end_call()
         self.remove_ended()
         if lost := self.waiting.returns.forget_unmade():
             self._restart(lost)
@@ -357,9 +359,6 @@ class StepLoop(ABC, Generic[Served]):
 
     def _restart(self, lost: set[bytes]) -> None:
         """Restarts the requests with blocks that may not hold these texts, and lets no other request find them."""
-        for sequence in self.running:
-            sequence.end_call()
-        self.remove_ended()
         for sequence in reversed(self.running.copy()):
             if lost.intersection(sequence.block_table.digests):
                 self.preempt(sequence)

@@ -52,7 +52,7 @@ class PipelinedScheduler(HybridScheduler):
                 return self.waiting.returns.wait()
             sampled = self.stages.collect()
         except BaseException as error:
-            self.cancel_plan() if self._is_planning else self.cancel_all(error)
+            self.cancel_plan() if self._is_planning else self.cancel(self.take_back(), error)
             if isinstance(error, CopyFailed):
                 return True
             raise
@@ -110,13 +110,6 @@ class PipelinedScheduler(HybridScheduler):
         for sequence in self.running:
             if sequence not in on_the_way:
                 sequence.end_call()
-
-    def cancel_all(self, error: BaseException) -> None:
-        """Ends the requests of all micro-batches in flight."""
-        lost = self.take_back()
-        for sequence in self.running:  # those of a call that was planned and not submitted
-            sequence.end_call()
-        self.cancel(lost, error)
 
     def take_back(self) -> list[Scheduled]:
         """Everything that is in flight, which no stage computes any more."""
