@@ -125,7 +125,7 @@ BUFFERS = {
     "model.position_ids": np.arange(9),
 }
 UNUSED = {
-    "model.layers.0.self_attn.empty": np.zeros((0, 3), np.uint8),
+    "model.layers.0.self_attn.\nempty": np.zeros((0, 3), np.uint8),
     "words": np.ones((3, 4), np.uint32),
     "model.layers.2.input_layernorm.weight": np.ones(32, np.float32),  # the config has two layers
     "model.layers.0.self_attn.q_proj.bias": np.ones(48, np.float32),
@@ -141,10 +141,8 @@ def test_tensors_that_no_layer_uses_are_named_in_one_line(folder, arrays, backen
     assert capsys.readouterr().err == ""
     save_file(arrays | BUFFERS | UNUSED, folder / "model.safetensors")
     assert load_checkpoint(folder, backend, device="cpu").weights.keys() == arrays.keys()
-    first = ", ".join(sorted(UNUSED)[:3])
-    says = (
-        f"{folder}: 5 tensors belong to no layer that config.json describes, and are not used: {first}, …\n"
-    )
+    first = ", ".join(map(repr, sorted(UNUSED)[:3]))
+    says = f"{folder}: not used, because config.json describes no layer that reads them: {first} and 2 more\n"
     assert capsys.readouterr().err == says
     edit("config.json", attention_bias=True)
     save_file(arrays | {name: UNUSED[name] for name in sorted(UNUSED)[1:2]}, folder / "model.safetensors")

@@ -64,7 +64,6 @@ def unused_line(path: Path, names: Iterable[str]) -> list[str]:
     unused = [name for name in names if not BUFFER.fullmatch(name)]
     if not unused:
         return []
-    named = ", ".join([*unused[:NAMED], *["…"] * (len(unused) > NAMED)])
-    return [
-        f"{path}: {len(unused)} tensors belong to no layer that config.json describes, and are not used: {named}"
-    ]
+    more = f" and {len(unused) - NAMED} more" * (len(unused) > NAMED)
+    named = ", ".join(map(shown, unused[:NAMED])) + more
+    return [f"{path}: not used, because config.json describes no layer that reads them: {named}"]
