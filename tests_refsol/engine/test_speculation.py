@@ -2,7 +2,8 @@
 
 import argparse
 import random
-from dataclasses import fields
+from copy import copy
+from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,6 +32,7 @@ from tiny_llm_kit.engine.speculation.row_costs import (
     step_cost,
 )
 from tiny_llm_kit.engine.speculation.speculative_config import SpeculativeConfig
+from tiny_llm_kit.engine.step_shapes import StepShapes
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.server.openai_api.metrics import EngineMetrics
 from tiny_llm_ref import serving
@@ -432,6 +434,22 @@ def test_costs_are_measured_at_positions_that_the_model_has(length):
     config, proposer = SpeculativeConfig(num_speculative_tokens=3), serving.PromptLookup(1, 3)
     speculation.Speculation(serving, options, limits, runner, config, proposer)
     assert max(met) < length
+
+
+def test_a_draft_model_is_warmed_up_within_its_own_context(loaded, monkeypatch):
+    port, network, _ = loaded
+    short, new_runner, seen = copy(network), StepShapes.new_runner, []
+    short.config = replace(network.config, max_model_len=16)
+
+    def noted(shapes, draft):
+        seen.extend(position for batch in shapes._free_shapes() for position in batch.positions)
+        return new_runner(shapes, draft)
+
+    monkeypatch.setattr(StepShapes, "new_runner", noted)
+    target = SimpleNamespace(vocab_size=network.config.vocab_size, num_blocks=9)
+    options, limits = EngineOptions(max_num_seqs=4, enforce_eager=True), EngineLimits(96, 24, True)
+    made = speculation.draft_model(port, short, options, limits, target)
+    assert max(seen) == 15 and made.runner.max_model_len == 16
 
 
 # ---- options

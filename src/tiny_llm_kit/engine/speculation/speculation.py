@@ -1,6 +1,7 @@
 """What an engine needs for drafts: a proposer, the costs of rows, and the scheduler that uses both."""
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 from tiny_llm_given.serving.proposals import Proposals
@@ -83,9 +84,9 @@ def draft_model(
             f"speculative_config: the draft model has {network.config.vocab_size:,} token ids, and the model "
             f"{target.vocab_size:,}: give a model with the same tokenizer"
         )
+    limits = replace(limits, max_model_len=min(limits.max_model_len, network.config.context))
     shapes = StepShapes(port, port.serving, options, limits, target.num_blocks)
     runner = shapes.new_runner(network)
-    runner.max_model_len = min(runner.max_model_len, network.config.context)
     if shapes.is_compiled:
         shapes.warm_up(runner)
     return DraftModel(port.serving, runner, limits.max_num_batched_tokens)
