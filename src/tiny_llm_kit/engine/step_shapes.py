@@ -61,7 +61,7 @@ def shapes_without_buckets(
         longest: tokens of a prompt, at most: a position beyond them is in no table.
     """
     # Three keys with the row itself: a compiler takes a size of 1 for a constant.
-    decodes = [[(1, 2)] * count for count in {1, min(2, max_num_seqs)}]
+    decodes = [[(1, min(2, longest - 1))] * count for count in {1, min(2, max_num_seqs)}]
     chunks = [
         [(min(longest, count - start), 0) for start in range(0, count, longest)]
         for count in {min(2, most), most}
