@@ -1,6 +1,6 @@
 """Prometheus metrics of the engine, under the names that vLLM's dashboards know, where they mean the same."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -161,13 +161,17 @@ class EngineMetrics:
             ("tiny_llm:step_budget_tokens", "tokens that a step may have", step_budget),
         )
         for name, about, value in gauges:
-            Gauge(name, about, LABEL, registry=self._registry).labels(self._label).set_function(value)
+            self._gauge(name, about, value)
         self._registry.register(EngineCounters(engine, self._label))
         options = {name: str(getattr(engine.options, name)) for name in CACHE_OPTIONS}
         numbers = {"num_gpu_blocks": str(engine.allocator.num_blocks)}
         cache = {**numbers, "cache_dtype": engine.options.kv_cache_dtype, **options}
         name, about = "vllm:cache_config_info", "options of the KV cache, as labels"
         Gauge(name, about, [*cache], registry=self._registry).labels(**cache).set(1)
+
+    def _gauge(self, name: str, about: str, value: Callable[[], float]) -> None:
+        """Add a gauge whose value is read on request."""
+        Gauge(name, about, LABEL, registry=self._registry).labels(self._label).set_function(value)
 
     def count_refusal(self, status: int) -> None:
         """Count an answer with this status of HTTP."""

@@ -39,12 +39,8 @@ class ReplicaMetrics(EngineMetrics):
     def __init__(self, model_name: str, clock: Callable[[], float] = time.perf_counter):
         super().__init__(model_name)
         self._clock = clock
-        self._losses = Counter(
-            "tiny_llm:lost_replica_requests",
-            "requests whose replica has died",
-            ["model_name", "outcome"],
-            registry=self._registry,
-        )
+        name, about = "tiny_llm:lost_replica_requests", "requests whose replica has died"
+        self._losses = Counter(name, about, ["model_name", "outcome"], registry=self._registry)
         for outcome in ("retried", "failed"):  # a rate needs a zero before the first loss
             self._losses.labels(self._label, outcome)
         values = self._num_accepted, lambda: len(self._times) - self._num_accepted()
