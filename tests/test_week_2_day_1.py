@@ -2,6 +2,7 @@
 
 import re
 from functools import partial
+from importlib import import_module
 from itertools import accumulate, groupby, pairwise
 
 import numpy as np
@@ -197,12 +198,13 @@ def test_cache_grows_in_steps_of_256(b, rng, pieces):
     )
 
 
+RECORDERS = {"torch": "tiny_llm_kit.course.recorded_operations"}
+
+
 def program_of(b, cache, step) -> tuple:
     """What a compiler for fixed shapes would compile for a step: PyTorch's operations. MLX compiles nothing."""
-    if b.name == "torch":
-        from tiny_llm_kit.course.recorded_operations import record
-
-        return record(step).signature
+    if recorder := RECORDERS.get(b.name):
+        return import_module(recorder).record(step).signature
     step()
     return tuple(part.shape for part in memory_of(cache))
 
@@ -225,7 +227,7 @@ def test_every_token_is_the_same_program(b, rng):
         f"16 tokens over 256 and then 512 keys are {len(programs)} programs, not 2: numbers in a slice are part of the "
         "program, so PyTorch writes with index_copy_ at `positions`, into memory for max_seq_len; MLX grows by 256"
     )
-    if b.name == "torch":
+    if b.name in RECORDERS:
         assert room == {768}, (
             f"the memory is {sorted(room)} long: make room for max_seq_len, 600, once, rounded up"
         )

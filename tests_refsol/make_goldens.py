@@ -47,7 +47,7 @@ def _their_config(config: ModelConfig) -> transformers.Qwen3Config:
 def _fields(config: ModelConfig) -> dict:
     """The fields of plain Qwen3, without those that other families have."""
     others = ("attention_bias", "mlp_bias", "sliding_window", "layer_types", "rope_scaling", "mixture")
-    return {name: value for name, value in asdict(config).items() if name not in others}
+    return {name: value for name, value in asdict(config).items() if name not in (*others, "max_model_len")}
 
 
 @torch.no_grad()

@@ -20,7 +20,8 @@ WITHOUT_TWIN = {
 INIT = "tiny_llm_ref/__init__.py"
 # Functions that other files of the same port use, and the other port has no need of.
 ONE_PORTS = {
-    "attend_slots", "has_kernels", "has_onednn", "kept_array", "kept_arrays", "mlx_array", "static_mixture",
+    "attend_slots", "evaluates_tiles", "has_kernels", "has_onednn", "kept_array", "kept_arrays", "matrices_of",
+    "mlx_array", "static_mixture",
 }  # fmt: skip
 SPELLINGS = [
     (r"mx\.array", "Array"),
@@ -59,7 +60,7 @@ def public_interface(source: str) -> dict[str, list]:
             found[node.name] = parameters(node)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             for method in (n for n in node.body if isinstance(n, ast.FunctionDef)):
-                if method.name == "device":
+                if method.name == "device" or method.name in ONE_PORTS:
                     continue
                 if not method.name.startswith("_") or method.name in ("__init__", "__call__"):
                     found[f"{node.name}.{method.name}"] = parameters(method)
