@@ -74,8 +74,8 @@ class Counts:
         self._engine = engine
         self.calls = self.preemptions = self.peak_blocks = 0
         self._before = replace(engine.runner.waste)
-        self._drafts = engine.speculation and replace(engine.speculation.counts)
-        engine.scheduler.model = cast(PackedModel, self)  # `__getattr__` has the rest of it
+        self._drafts = engine.speculation and replace(engine.speculation.proposals.counts)
+        engine.loop.model = cast(PackedModel, self)  # `__getattr__` has the rest of it
 
     def __call__(self, event: Event) -> None:
         if event.kind == "preempt":
@@ -120,7 +120,7 @@ class Counts:
         """Drafts since the start; none of it for an engine without them."""
         if self._engine.speculation is None or self._drafts is None:
             return {}
-        now, before = vars(self._engine.speculation.counts), vars(self._drafts)
+        now, before = vars(self._engine.speculation.proposals.counts), vars(self._drafts)
         return {name: now[name] - before[name] for name in now}
 
 

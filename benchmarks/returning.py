@@ -67,8 +67,10 @@ class Way:
         while self.leaves and allocator.prefix_cache.idle:
             allocator.free(allocator.allocate(len(allocator.blank) + 1))
             if cold is not None:
-                moves: list[Move] = []
-                self.engine.scheduler.waiting.returns.put_moves_into(moves)
+                batch = self.engine.names.PackedBatch()
+                for hook in self.engine.loop.hooks.batch:
+                    hook(batch, [])
+                moves: list[Move] = batch.moves
                 written = [move.digest for move in moves if move.target.level == FOLDER]
                 cold.make(moves)
                 wait_for(cold, written)

@@ -306,14 +306,14 @@ def test_work_that_never_ends_is_explained(old, new, message):
         s = resolve_serving("tiny_llm_ref")
         allocator = s.BlockAllocator(3, 4, watermark=0, enable_prefix_caching=False)
         model = FakePackedModel(allocator, s.Sampled)
-        scheduler = s.HybridScheduler(model, allocator, max_num_batched_tokens=4, max_num_seqs=2)
+        loop = s.make_loop("hybrid", model, allocator, max_num_batched_tokens=4, max_num_seqs=2)
         options = {"max_seq_len": 12, "sampling": s.SamplingParams(max_tokens=2)}
         sequences = [s.Sequence([97] * 8, ByteTokenizer(), request_id=i, **options) for i in range(3)]
         for sequence in sequences:
-            scheduler.add(sequence)
+            loop.add(sequence)
         with pytest.raises(pytest.fail.Exception, match=re.escape(message)):
-            for _ in steps_of(scheduler, sequences, 50):
-                scheduler.step()
+            for _ in steps_of(loop, sequences, 50):
+                loop.step()
 
 
 @pytest.mark.parametrize("actual", [[1.0, 2.1], [1.0, np.nan], [1.0, np.inf], [[1.0, 2.0]], [1.0]])

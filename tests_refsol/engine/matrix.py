@@ -264,7 +264,7 @@ def served(llm: LLM, asked: Sequence[Ask], event: str = "", **more: Any) -> list
     engine.collect_results()
     assert not engine.has_work_remaining() and not engine.num_open, "requests are still open"
     assert engine.allocator.num_free == engine.allocator.num_blocks, "blocks were not freed"
-    assert not getattr(engine.scheduler, "in_flight", ()) and not len(engine.scheduler.waiting.returns)
+    assert engine.loop.calls.is_idle and not any(map(len, engine.loop.waiting.holds))
     return [request.output() for request in requests]
 
 

@@ -31,7 +31,7 @@ from tiny_llm_ref.serving import (
     SamplingParams,
     Sequence,
     make_buckets,
-    make_scheduler,
+    make_loop,
 )
 
 LEN, PAGE, SEQS, BUDGET, BLOCKS = 40, 4, 6, 24, 24
@@ -67,7 +67,7 @@ class Load:
             "buckets": runner.buckets,
             **options,
         }
-        self.scheduler = HybridScheduler(runner, allocator, on_event=self._hear, **options)
+        self.loop = make_loop("hybrid", runner, allocator, on_event=self._hear, **options)
 
     def _hear(self, event):
         self.preemptions += event.kind == "preempt"
@@ -87,10 +87,10 @@ class Load:
     def run(self, steps: int) -> None:
         """So many steps that compute something; requests arrive in between."""
         while steps:
-            if len(self.scheduler.waiting) < 3 and self.rng.random() < 0.4:
+            if len(self.loop.waiting) < 3 and self.rng.random() < 0.4:
                 self.sequences.append(self._request())
-                self.scheduler.add(self.sequences[-1])
-            steps -= self.scheduler.step()
+                self.loop.add(self.sequences[-1])
+            steps -= self.loop.step()
 
 
 @pytest.fixture(scope="module")
@@ -319,17 +319,17 @@ def test_every_answer_is_the_one_without_buckets_and_every_call_has_a_bucket(
     run = model.run
     model.run = lambda batch: met.add(buckets.of(batch)) or run(batch)
     options = {"max_num_batched_tokens": budget, "max_num_seqs": SEQS, "enable_chunked_prefill": chunked}
-    scheduler = make_scheduler(policy, model, allocator, buckets=buckets, clock=model.clock, **options)
+    loop = make_loop(policy, model, allocator, buckets=buckets, clock=model.clock, **options)
     made = []
     for number in range(rng.randint(1, 14)):
         prompt = [97] * rng.choice([0, 8, 12]) + [rng.randrange(97, 120) for _ in range(rng.randint(1, 24))]
         sampling = SamplingParams(max_tokens=rng.randint(1, 12), ignore_eos=True)
         made.append(Sequence(prompt, ByteTokenizer(), request_id=number, sampling=sampling, max_seq_len=LEN))
-        scheduler.add(made[-1])
+        loop.add(made[-1])
         for _ in range(rng.choice([0, 0, 1, 3])):
-            scheduler.step()
-    while scheduler.has_work_remaining():
-        assert scheduler.step() or not scheduler.has_work_remaining()
+            loop.step()
+    while loop.has_work_remaining():
+        assert loop.step() or not loop.has_work_remaining()
     for one in made:
         assert one.tokens == model.answer_alone(one.prompt_tokens, one.max_new_tokens)
     assert met <= set(buckets.warm_up_list())
@@ -356,7 +356,9 @@ def test_every_answer_is_the_one_without_buckets_and_every_call_has_a_bucket(
 def test_ladders_that_are_too_short_are_one_line(options, says):
     model = FakePackedModel(BlockAllocator(BLOCKS, PAGE), Sampled, max_model_len=LEN)
     with pytest.raises(ValueError) as refused:
-        HybridScheduler(model, model.allocator, max_num_batched_tokens=BUDGET, max_num_seqs=SEQS, **options)
+        make_loop(
+            "hybrid", model, model.allocator, max_num_batched_tokens=BUDGET, max_num_seqs=SEQS, **options
+        )
     assert str(refused.value).startswith(says) and "\n" not in str(refused.value)
 
 
@@ -364,13 +366,11 @@ def test_a_budget_that_is_lowered_while_it_runs_stops_nobody():
     """The server's slider may go below the smallest padded chunk: such a chunk is the smallest step there is."""
     model = FakePackedModel(BlockAllocator(BLOCKS, PAGE), Sampled, max_model_len=LEN)
     options = {"max_num_batched_tokens": BUDGET, "max_num_seqs": SEQS, "buckets": buckets_of()}
-    scheduler = HybridScheduler(model, model.allocator, **options)
-    scheduler.max_num_batched_tokens = SEQS
-    scheduler.add(
-        Sequence([97] * 30, ByteTokenizer(), max_seq_len=LEN, sampling=SamplingParams(max_tokens=2))
-    )
-    while scheduler.has_work_remaining():
-        assert scheduler.step() or not scheduler.has_work_remaining()
+    loop = make_loop("hybrid", model, model.allocator, **options)
+    loop.scheduler.max_num_batched_tokens = SEQS
+    loop.add(Sequence([97] * 30, ByteTokenizer(), max_seq_len=LEN, sampling=SamplingParams(max_tokens=2)))
+    while loop.has_work_remaining():
+        assert loop.step() or not loop.has_work_remaining()
 
 
 # ---- graphs with and without chunks, as the appendix on Gaudi has them

@@ -305,7 +305,7 @@ def test_a_conversation_goes_through_the_chat_template(make):
 def test_metrics_and_cached_tokens_tell_what_happened(make):
     ticks = iter(range(10**6))
     llm = make()
-    llm.engine.clock = llm.engine.scheduler.clock = lambda: next(ticks)
+    llm.engine.clock = llm.engine.loop.clock = lambda: next(ticks)
     first, second = (llm.generate(PROMPTS[0], SIX)[0] for _ in range(2))
     times = first.metrics.arrival_time, first.metrics.first_token_time, first.metrics.finished_time
     assert times == tuple(sorted(set(times))) and first.metrics.ttft == times[1] - times[0]
@@ -847,10 +847,10 @@ def test_closing_gives_the_memory_back(loaded, two_layers):
 
 # Each option with another value, and what shows that it counts.
 EFFECTS = {
-    "enable_chunked_prefill": (False, lambda llm: llm.engine.scheduler.enable_chunked_prefill),
-    "max_num_batched_tokens": (32, lambda llm: llm.engine.scheduler.max_num_batched_tokens),
-    "long_prefill_token_threshold": (8, lambda llm: llm.engine.scheduler.longest_chunk),
-    "max_num_seqs": (3, lambda llm: llm.engine.scheduler.max_num_seqs),
+    "enable_chunked_prefill": (False, lambda llm: llm.engine.loop.state.limits.enable_chunked_prefill),
+    "max_num_batched_tokens": (32, lambda llm: llm.engine.loop.scheduler.max_num_batched_tokens),
+    "long_prefill_token_threshold": (8, lambda llm: llm.engine.loop.scheduler.longest_chunk),
+    "max_num_seqs": (3, lambda llm: llm.engine.loop.scheduler.max_num_seqs),
     "max_model_len": (50, lambda llm: len(llm.generate([[1] * 40], ENDLESS)[0].outputs[0].token_ids)),
     "block_size": (16, lambda llm: llm.engine.allocator.block_size),
     "num_blocks": (9, lambda llm: llm.engine.allocator.num_blocks),
@@ -864,10 +864,10 @@ EFFECTS = {
         ("kv_offloading_size", "kv_offloading_folder", "kv_offloading_folder_size", "num_quantized_blocks"),
         (None, None),
     ),
-    "scheduling_policy": ("priority", lambda llm: type(llm.engine.scheduler.waiting.queue)),
-    "policy": ("separate", lambda llm: llm.engine.scheduler.mixed_steps),
-    "latency_target": (60.0, lambda llm: getattr(llm.engine.scheduler, "latency_target", None)),
-    "scale_chunks_by_load": (True, lambda llm: [type(rule) for rule in llm.engine.scheduler.prompt_rules]),
+    "scheduling_policy": ("priority", lambda llm: type(llm.engine.loop.waiting.queue)),
+    "policy": ("separate", lambda llm: llm.engine.loop.state.limits.mixed_steps),
+    "latency_target": (60.0, lambda llm: getattr(llm.engine.loop.scheduler, "latency_target", None)),
+    "scale_chunks_by_load": (True, lambda llm: [type(rule) for rule in llm.engine.loop.hooks.plan]),
     "enforce_eager": (False, lambda llm: llm.engine.shapes.is_compiled),
     "bucketing_strategy": ("linear", lambda llm: llm.engine.runner.buckets),
     "cpu_products": ("usual", None),  # in test_products.py
@@ -876,8 +876,8 @@ EFFECTS = {
     "tensor_parallel_size": (2, None),  # in test_ranks.py
     "enable_expert_parallel": (True, None),  # in test_mixtures.py
     "pipeline_parallel_size": (2, None),  # in test_ranks.py
-    "async_scheduling": (True, lambda llm: (type(llm.engine.scheduler), type(llm.engine.runner))),
-    "speculative_config": ({"method": "ngram"}, lambda llm: type(llm.engine.scheduler)),
+    "async_scheduling": (True, lambda llm: (type(llm.engine.loop), type(llm.engine.runner))),
+    "speculative_config": ({"method": "ngram"}, lambda llm: type(llm.engine.loop)),
 }
 ENDLESS = SamplingParams(max_tokens=99, ignore_eos=True)
 

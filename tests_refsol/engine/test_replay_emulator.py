@@ -10,7 +10,7 @@ from support.replay_emulator import RecordedGraph, ReplayEmulator
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
 from tiny_llm_kit.trace.serve import EndlessTokenizer
-from tiny_llm_ref.serving import BlockAllocator, HybridScheduler, SamplingParams, Sequence, make_buckets
+from tiny_llm_ref.serving import BlockAllocator, SamplingParams, Sequence, make_buckets, make_loop
 
 BUDGET, ROWS, LONGEST, PAGE = 16, 4, 64, 8
 
@@ -141,7 +141,8 @@ class Served:
         given = {} if capture is None else {"capture": capture}
         self.runner = port.packed_runner(network, num_blocks, PAGE, buckets=buckets, **given)
         self.kinds: list[str] = []
-        self.scheduler = HybridScheduler(
+        self.loop = make_loop(
+            "hybrid",
             self.runner,
             self.allocator,
             max_num_batched_tokens=BUDGET,
@@ -163,9 +164,9 @@ class Served:
             for number, prompt in enumerate(prompts)
         ]
         for sequence in made:
-            self.scheduler.add(sequence)
-        while self.scheduler.has_work_remaining():
-            self.scheduler.step()
+            self.loop.add(sequence)
+        while self.loop.has_work_remaining():
+            self.loop.step()
         return [list(sequence.tokens) for sequence in made]
 
 

@@ -15,6 +15,7 @@ from support.close import assert_close
 from support.lockstep import LockstepError, LockstepGroup, LockstepRunner
 from support.packed import PackedServing
 from support.ranks import CHATS, SAMPLINGS, TIGHT, served_by, shards_of
+from tiny_llm_given.serving.proposals import Proposals
 from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import Division, Loading, load_checkpoint, load_network, random_network
@@ -68,25 +69,22 @@ def test_ranks_check_drafts_together(b, rng):
     """Two ranks run every row of a step with drafts: the answers are those of one process without drafts."""
     texts = [rng.integers(0, 61, size=length).tolist() for length in (9, 5)]
 
-    def answers(server, kind, **options):
-        scheduler = kind(server.runner, server.allocator, **options)
+    def answers(server, **options):
+        loop = serving.make_loop("hybrid", server.runner, server.allocator, **options)
         made = [server.new_sequence(text, number, max_tokens=12) for number, text in enumerate(texts)]
         for one in made:
-            scheduler.add(one)
-        while scheduler.has_work_remaining():
-            scheduler.step()
-        return [one.tokens for one in made], scheduler
+            loop.add(one)
+        while loop.has_work_remaining():
+            loop.step()
+        return [one.tokens for one in made]
 
     one = PackedServing(b, serving, b.Qwen3ModelWeek3(random_checkpoint(b, QWEN)))
-    expected, _ = answers(one, serving.HybridScheduler)
+    expected = answers(one)
     guess = lambda one, k: [*expected[one.request_id][len(one.tokens) :][:2], 0][:k]  # noqa: E731
     proposer = SimpleNamespace(draft_seconds=0.0, propose=lambda wanted: [guess(*each) for each in wanted])
-    drafts = {"proposer": proposer, "num_speculative_tokens": 3}
-    found, scheduler = answers(
-        served_by(b, serving, shards_of(b, serving, 2, QWEN)), serving.SpeculativeScheduler, **drafts
-    )
-    assert found == expected
-    assert 0 < scheduler.counts.accepted_tokens < scheduler.counts.draft_tokens
+    drafts = Proposals(serving.choose_k, proposer, 3)
+    assert answers(served_by(b, serving, shards_of(b, serving, 2, QWEN)), drafts=drafts) == expected
+    assert 0 < drafts.counts.accepted_tokens < drafts.counts.draft_tokens
 
 
 def probabilities(output):

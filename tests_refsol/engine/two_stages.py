@@ -9,7 +9,7 @@ from tiny_llm_ref import LLM, SamplingParams
 model, backend, chats, options, params = json.loads(sys.argv[1])
 params = [SamplingParams(**each) for each in params]
 with LLM(model, backend=backend, device="cpu", pipeline_parallel_size=2, **options) as llm:
-    in_flight, left = llm.engine.scheduler.in_flight, []
+    in_flight, left = llm.engine.loop.calls.in_flight, []
     llm.engine.listeners.append(lambda event: left.append(len(in_flight)) if event.kind == "step" else None)
     found = [llm.chat(chats, params, use_tqdm=False) for _ in range(2)]
     spans, steps = take_spans(llm.engine.ranks), list(left)

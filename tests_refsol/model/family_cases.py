@@ -194,8 +194,13 @@ def in_hybrid_batches(b: Port, s: Any, model: Any) -> list[tuple[list[int], list
         if event.kind == "token":
             found.setdefault(event.request.request_id, []).append(rows.pop(0))
 
-    scheduler = s.HybridScheduler(
-        runner, s.BlockAllocator(14, 4), max_num_batched_tokens=9, max_num_seqs=SLOTS, on_event=listen
+    loop = s.make_loop(
+        "hybrid",
+        runner,
+        s.BlockAllocator(14, 4),
+        max_num_batched_tokens=9,
+        max_num_seqs=SLOTS,
+        on_event=listen,
     )
     limit = s.SamplingParams(max_tokens=ANSWER)
     made = [
@@ -203,9 +208,9 @@ def in_hybrid_batches(b: Port, s: Any, model: Any) -> list[tuple[list[int], list
         for index, n in enumerate(PROMPTS)
     ]
     for one in made:
-        scheduler.add(one)
-    while scheduler.has_work_remaining():
-        scheduler.step()
+        loop.add(one)
+    while loop.has_work_remaining():
+        loop.step()
     return [(one.known_tokens, found[one.request_id]) for one in made]
 
 

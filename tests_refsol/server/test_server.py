@@ -615,7 +615,7 @@ def failing(calls):
     """Makes the model of an engine raise in the next calls, `calls` of them."""
 
     def patch(llm):
-        model = llm.engine.scheduler.model
+        model = llm.engine.loop.model
         run = model.run
 
         def raising(batch):
@@ -788,7 +788,7 @@ class TinyPage:
     html = "<!doctype html><title>page</title>"
 
     def hello(self, engine):
-        return {"kind": "hello", "budget": engine.scheduler.max_num_batched_tokens}
+        return {"kind": "hello", "budget": engine.loop.scheduler.max_num_batched_tokens}
 
     def message(self, event, engine):
         return {"kind": event.kind} if event.kind in ("step", "finish") else None
@@ -1049,7 +1049,7 @@ def test_steps_begin_as_usual_and_the_slider_of_the_page_reaches_more(monkeypatc
     def budgets(line):
         options = serve.parsed(line.split())
         llm = serve.llm_opener(options, serve.server_options(options))()
-        return llm.most, llm.engine.scheduler.max_num_batched_tokens
+        return llm.most, llm.engine.loop.scheduler.max_num_batched_tokens
 
     monkeypatch.setattr(serve, "make_llm", opened)
     assert (budgets(""), budgets("--max-num-seqs 600")) == ((2048, 512), (2048, 600))

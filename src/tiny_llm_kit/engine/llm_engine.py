@@ -77,8 +77,8 @@ class LLMEngine:
         self._start_scheduler()
 
     def _start_scheduler(self) -> None:
-        self.scheduler = self.planning.scheduler(self.runner, self.clock, self._emit)
-        self._parallel = ParallelSampling(self.scheduler.enqueue)
+        self.loop = self.planning.loop(self.runner, self.clock, self._emit)
+        self._parallel = ParallelSampling(self.loop.enqueue)
 
     @property
     def names(self) -> ServingPackage:
@@ -107,7 +107,7 @@ class LLMEngine:
     @property
     def allocator(self) -> BlockAllocator:
         """The KV blocks of the pool."""
-        return cast(BlockAllocator, self.scheduler.allocator)
+        return cast(BlockAllocator, self.loop.allocator)
 
     @property
     def speculation(self) -> Speculation | None:
@@ -129,7 +129,7 @@ class LLMEngine:
             raise RuntimeError(
                 f"answers wait or run ({self.num_open}): reset the prefix cache when they have ended"
             )
-        self.scheduler.close()  # a step of ended requests may be in flight
+        self.loop.close()  # a step of ended requests may be in flight
         if self.cold is not None:
             self.cold.forget()
         self._start_scheduler()
@@ -179,7 +179,7 @@ class LLMEngine:
     @property
     def num_waiting(self) -> int:
         """Sequences that wait, in the queue or for their parent's first token."""
-        return len(self.scheduler.waiting) + len(self._parallel)
+        return len(self.loop.waiting) + len(self._parallel)
 
     def request(
         self,
@@ -226,7 +226,7 @@ class LLMEngine:
 
     def has_work_remaining(self) -> bool:
         """Whether an answer waits or runs."""
-        return bool(len(self._parallel)) or self.scheduler.has_work_remaining()
+        return bool(len(self._parallel)) or self.loop.has_work_remaining()
 
     def step(self) -> bool:
         """One step for all requests that were added.
@@ -238,13 +238,13 @@ class LLMEngine:
             What the model has raised. The requests in the failed call have ended then.
         """
         try:
-            return self.scheduler.step()
+            return self.loop.step()
         finally:
             self._parallel.release()
 
     def collect_results(self) -> None:
         """Forgets the requests that have ended; each has its own result."""
-        self.scheduler.collect_results()
+        self.loop.collect_results()
 
     def run(self, requests: Sequence[EngineRequest], on_step: Callable[[], object] = lambda: None) -> None:
         """Serves these requests to their end, with those that were added before.
@@ -279,7 +279,7 @@ class LLMEngine:
         try:
             for request in list(self._open.values()):
                 request.abort()
-            self.scheduler.abort_all()
+            self.loop.abort_all()
             self._parallel.release()
         finally:
             self.listeners = listeners
@@ -290,12 +290,12 @@ class LLMEngine:
             return
         self.is_closed = True
         self._parallel.close()
+        self.loop.close()
         self.ranks.close()
-        self.scheduler.close()
         if self.cold is not None:
             self.cold.close()
         release, device = self.runner.backend_module.release_memory, self.runner.device
-        del self.runner, self.scheduler, self._parallel, self._requests
+        del self.runner, self.loop, self._parallel, self._requests
         release(device)
 
 

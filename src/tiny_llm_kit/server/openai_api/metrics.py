@@ -105,7 +105,7 @@ class EngineCounters:
         if (speculation := self._engine.speculation) is not None:
             for name, about in DRAFTS.items():
                 counter = CounterMetricFamily(f"vllm:spec_decode_num_{name}", about, labels=["model_name"])
-                counter.add_metric([self._label], getattr(speculation.counts, name))
+                counter.add_metric([self._label], getattr(speculation.proposals.counts, name))
                 yield counter
         if (cold := self._engine.cold) is not None:
             name, about = "tiny_llm:kv_blocks_copied", "KV blocks that left the pool, or came back to it"
@@ -152,10 +152,10 @@ class EngineMetrics:
             return 1 - engine.allocator.num_free / engine.allocator.num_blocks
 
         def step_budget() -> int:
-            return engine.scheduler.max_num_batched_tokens
+            return engine.loop.scheduler.max_num_batched_tokens
 
         gauges = (
-            ("vllm:num_requests_running", "answers that are computed", lambda: len(engine.scheduler.running)),
+            ("vllm:num_requests_running", "answers that are computed", lambda: len(engine.loop.running)),
             ("vllm:num_requests_waiting", "answers that wait", lambda: engine.num_waiting),
             ("vllm:kv_cache_usage_perc", "share of the KV blocks in use, 1 is all", used),
             ("tiny_llm:step_budget_tokens", "tokens that a step may have", step_budget),
