@@ -712,7 +712,7 @@ def test_a_model_answers_as_if_nothing_had_left_its_pool(b, s, rng, kind):
 
         if rows:
             serving.allocator.prefix_cache = s.KeepingCache(cold)
-            serving.runner.make_moves = make
+            serving.runner.before.append(lambda batch: make(batch.moves))
             options["cold"] = ColdParts(cold, FakeFolder(), BlockCosts(None, {}), s.blocks_to_bring_back)
         loop = s.make_loop(
             "hybrid", serving.runner, serving.allocator, max_num_batched_tokens=12, max_num_seqs=2, **options

@@ -565,7 +565,7 @@ def test_a_server_of_random_weights_reads_texts_and_answers_blanks():
     options = serve.parser().parse_args([*line.split(), "--num-blocks", "8", "--enforce-eager"])
     options.backend = installed_backends()[0]
     llm = serve.make_llm(options, engine_options(options))
-    assert len(llm.engine.network.layers) == 1 and llm.engine.planning.profile is not None
+    assert len(llm.engine.network.layers) == 1 and llm.engine.loop.scheduler.profile is not None
     params = llm.engine.names.SamplingParams(max_tokens=5)
     assert [llm.generate([text], params, use_tqdm=False)[0].outputs[0].text for text in ("Hello", "a b")] == [
         " " * 5

@@ -25,7 +25,7 @@ from tiny_llm_common.moves import BlockCosts
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.engine_options import KV_CACHE_DTYPES, EngineLimits, EngineOptions
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.llm_engine import NO_PROMPT_ROWS
+from tiny_llm_kit.engine.open_engine import NO_PROMPT_ROWS
 from tiny_llm_kit.engine.planning import Planning
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.speculation import speculation
@@ -171,7 +171,7 @@ def refusal(row: Mapping[str, int]) -> str | None:
         engine = EngineOptions(**given)
         limits = EngineLimits.of(engine, serving, CONFIG)
         runner.buckets = StepShapes(PORT, serving, engine, limits, engine.num_blocks).buckets
-        Planning(serving, engine, limits, profile, None).scheduler(runner, time.perf_counter, id)
+        Planning(serving, engine, limits, profile, None).loop(runner, time.perf_counter, id)
     except ValueError as error:
         assert "\n" not in str(error)
         return str(error)
@@ -270,9 +270,9 @@ def served(llm: LLM, asked: Sequence[Ask], event: str = "", **more: Any) -> list
 
 def failing_copy(engine: Any, fails: bool) -> Any:
     """The next copy of a block back into the pool fails, if there is one."""
-    if not fails or engine.cold is None:
+    if not fails or engine.extensions.get("cold") is None:
         return nullcontext()
-    kind, failing = type(engine.cold.pages), iter([True])
+    kind, failing = type(engine.extensions.get("cold").pages), iter([True])
     whole = kind.restore
 
     def restore(*arguments: Any) -> Any:

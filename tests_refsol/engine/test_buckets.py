@@ -17,6 +17,7 @@ from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.course.grading.small_models import random_checkpoint, random_weights, small_model
 from tiny_llm_kit.course.recorded_operations import record
 from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.padded_steps import warm_up
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.step_shapes import limits_of_steps
 from tiny_llm_kit.model.checkpoint import Checkpoint
@@ -152,7 +153,7 @@ def test_after_a_warm_up_no_step_has_a_new_shape(torch_port, strategy):
     """
     buckets = buckets_of(strategy)
     recorded, listed = Recorded(torch_port, buckets), buckets.warm_up_list()
-    recorded.runner.warm_up()
+    warm_up(recorded.runner)
     assert recorded.shapes == (len(listed), 2 * len({bucket.rows for bucket in listed}))
     warm, recorded.every = recorded.shapes, 10
     load = Load(recorded.runner)
@@ -177,7 +178,7 @@ def test_where_pages_are_not_padded_the_rows_have_few_shapes(torch_port):
     [layer] = model.layers
     project_out = layer.project_out
     layer.project_out = lambda x, heads: shapes.add((*x.shape, *heads.shape)) or project_out(x, heads)
-    runner.warm_up()
+    warm_up(runner)
     warm = set(shapes)
     assert len(warm) == len(buckets.warm_up_list()) + len({bucket.rows for bucket in buckets.warm_up_list()})
     Load(runner).run(50)
@@ -225,7 +226,7 @@ BATCH = PackedBatch(
 
 def test_a_step_reads_its_tokens_and_nothing_else(monkeypatch, torch_port):
     made = OnMeta(monkeypatch, torch_port)
-    made.runner.warm_up()
+    warm_up(made.runner)
     rows = [bucket.rows for bucket in made.runner.buckets.warm_up_list()]
     assert len(made.shapes) == len(rows) + len(set(rows)) and set(made.shapes) == {(count,) for count in rows}
     made.shapes.clear()
@@ -276,7 +277,7 @@ class Traced:
 def test_mlx_traces_each_bucket_once():
     """`mx.compile` runs the function that it is given once for each set of shapes. Reading a number in it raises."""
     made = Traced(Port("tiny_llm_ref", "mlx", "cpu"))
-    made.runner.warm_up()
+    warm_up(made.runner)
     warm = made.traces
     assert warm == len(made.runner.buckets.warm_up_list())
     Load(made.runner).run(200)
@@ -289,7 +290,7 @@ def test_a_warm_up_changes_the_pad_page_alone(backend):
     port = Port("tiny_llm_ref", backend, "cpu")
     model = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), "device")
     runner, told = port.packed_runner(model, BLOCKS, PAGE, buckets=buckets_of()), []
-    runner.warm_up(lambda done, total: told.append((done, total)))
+    warm_up(runner, lambda done, total: told.append((done, total)))
     count = len(runner.buckets.warm_up_list())
     assert told == [(done, count) for done in range(1, count + 1)]
     for pool in runner.pools:

@@ -171,12 +171,12 @@ def test_blocks_that_wait_for_a_full_disk_say_nothing_more(tmp_path, monkeypatch
 def test_a_text_whose_copy_fails_is_computed(engine, expected, monkeypatch, caplog, copy, ahead):
     """A step after it may read the block that it was to fill, also one that was submitted already."""
     opened = engine(kv_offloading_size=1.0, async_scheduling=ahead)
-    monkeypatch.setattr(type(opened.cold.pages), copy, full)
+    monkeypatch.setattr(type(opened.extensions["cold"].pages), copy, full)
     assert turns(opened)[0] == expected["auto"][0]
     assert "No space left on device" in caplog.text
     monkeypatch.undo()
     assert turns(opened)[0] == expected["auto"][0]
-    assert opened.cold.copied["memory", "pool"] > 0
+    assert opened.extensions["cold"].copied["memory", "pool"] > 0
     opened.close()
 
 
@@ -188,7 +188,10 @@ def test_requests_with_one_beginning_read_it_from_the_folder_once(engine, expect
     requests = [opened.request(None, [*PROMPTS[0], 9, each], SamplingParams(max_tokens=4)) for each in (7, 7)]
     opened.run(requests)
     one, other = (list(request.sequences[0].tokens) for request in requests)
-    assert one == other and opened.cold.copied["folder", "pool"] == len(PROMPTS[0]) // SMALL["block_size"]
+    assert (
+        one == other
+        and opened.extensions["cold"].copied["folder", "pool"] == len(PROMPTS[0]) // SMALL["block_size"]
+    )
     assert closed(opened)[0] == expected["auto"][0]
 
 
@@ -221,7 +224,8 @@ def test_what_a_killed_process_has_begun_is_no_block(tmp_path):
 def test_quantised_blocks_come_back_rounded(engine, expected):
     opened = engine(num_quantized_blocks=BLOCKS, kv_offloading_size=0.2)
     found, computed = turns(opened)
-    assert min(opened.cold.copied["pool", "quantized"], opened.cold.copied["quantized", "pool"]) > 0
+    copied = opened.extensions["cold"].copied
+    assert min(copied["pool", "quantized"], copied["quantized", "pool"]) > 0
     assert computed < 1.3 * expected["auto"][1]
     count = len(PROMPTS)
     assert found[:count] == expected["auto"][0][:count], "nothing has come back before the second turn"
@@ -278,7 +282,7 @@ def test_a_models_name_depends_on_its_weights_and_what_rounds(b, two_layers, tmp
 
     def name(**more):
         with LLM(folder, **{**options, **more}) as llm:
-            return llm.engine.cold.folder.path.name
+            return llm.engine.extensions.get("cold").folder.path.name
 
     first = name()
     assert name(max_num_seqs=3) == first != name(kv_cache_dtype="int8")

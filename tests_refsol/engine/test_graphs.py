@@ -16,6 +16,7 @@ from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.pad_batch import pad_batch
+from tiny_llm_kit.engine.padded_steps import warm_up
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.step_shapes import StepShapes
 from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
@@ -195,7 +196,7 @@ def test_a_gpu_compiles_a_part_for_one_row_and_for_any_other_number(torch_port, 
     model = torch_port.given.compile_model(model_of(torch_port), "cuda", 8)
     buckets = make_buckets("exponential", 8, 2, 24, PAGE, pad_pages=False)
     runner = runner_of(torch_port, model, [], buckets=buckets)
-    runner.warm_up()
+    warm_up(runner)
     count = compiler.count
     assert len({bucket.tokens for bucket in buckets.warm_up_list()}) > 2
     assert count == 2 * len(graphs.PARTS["cuda"]) and not counters["graph_break"]

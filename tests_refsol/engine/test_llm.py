@@ -868,7 +868,7 @@ EFFECTS = {
     "policy": ("separate", lambda llm: llm.engine.loop.state.limits.mixed_steps),
     "latency_target": (60.0, lambda llm: getattr(llm.engine.loop.scheduler, "latency_target", None)),
     "scale_chunks_by_load": (True, lambda llm: [type(rule) for rule in llm.engine.loop.hooks.plan]),
-    "enforce_eager": (False, lambda llm: llm.engine.shapes.is_compiled),
+    "enforce_eager": (False, lambda llm: llm.engine.extensions["shapes"].is_compiled),
     "bucketing_strategy": ("linear", lambda llm: llm.engine.runner.buckets),
     "cpu_products": ("usual", None),  # in test_products.py
     "activations": ("float", None),  # in test_native_quantized.py
@@ -876,8 +876,8 @@ EFFECTS = {
     "tensor_parallel_size": (2, None),  # in test_ranks.py
     "enable_expert_parallel": (True, None),  # in test_mixtures.py
     "pipeline_parallel_size": (2, None),  # in test_ranks.py
-    "async_scheduling": (True, lambda llm: (type(llm.engine.loop), type(llm.engine.runner))),
-    "speculative_config": ({"method": "ngram"}, lambda llm: type(llm.engine.loop)),
+    "async_scheduling": (True, lambda llm: (type(llm.engine.loop.calls), type(llm.engine.runner))),
+    "speculative_config": ({"method": "ngram"}, lambda llm: len(llm.engine.loop.hooks.commit)),
 }
 ENDLESS = SamplingParams(max_tokens=99, ignore_eos=True)
 
@@ -924,7 +924,7 @@ def test_policies_by_name_change_no_answer(make, policy, ahead):
     whole = {"max_num_batched_tokens": None} if policy in ("static", "orca") else {}
     llm = make(policy=policy, async_scheduling=ahead, **whole)
     assert texts(llm.generate(PROMPTS, SIX)) == texts(make().generate(PROMPTS, SIX))
-    assert (llm.engine.planning.profile is not None) == (policy == "slack")
+    assert hasattr(llm.engine.loop.scheduler, "profile") == (policy == "slack")
     assert llm.engine.allocator.num_free == llm.engine.allocator.num_blocks, "measuring takes no block"
 
 
@@ -943,9 +943,11 @@ def test_the_slack_scheduler_with_padded_steps(make, seqs, budget):
 def test_a_measured_profile_is_one_of_this_machine(make):
     """Its lines rise, and the budget that follows from them holds when it is run."""
     engine = make(policy="slack", latency_target=60.0).engine
-    assert engine.planning.profile.math.b >= 0 and engine.planning.profile.seconds(24, 2) > 0
+    assert engine.loop.scheduler.profile.math.b >= 0 and engine.loop.scheduler.profile.seconds(24, 2) > 0
     timer = StepTimer(engine.names, engine.runner, engine.options.block_size, 4)
-    assert engine.planning.profile.token_budget(60.0, 8, most=24, decodes=1, measure=timer.seconds) == 24
+    assert (
+        engine.loop.scheduler.profile.token_budget(60.0, 8, most=24, decodes=1, measure=timer.seconds) == 24
+    )
 
 
 def test_the_pool_of_a_cpu_holds_what_its_requests_can_use(make):
@@ -987,16 +989,16 @@ def test_an_option_that_cannot_be_is_one_line(make, options, says):
 
 
 def test_on_a_cpu_nothing_is_compiled_unless_somebody_asks(make):
-    assert not make().engine.shapes.is_compiled and not make(enforce_eager=True).engine.shapes.is_compiled
-    assert make().engine.shapes.num_shapes == 0
+    for options in ({}, {"enforce_eager": True}):
+        shapes = make(**options).engine.extensions["shapes"]
+        assert (shapes.is_compiled, shapes.num_shapes) == (False, 0)
 
 
 def test_a_compiled_model_gives_the_same_answers(make, quick_compiler):
     """Every shape is run before the first request; torch's graphs take any number of rows, MLX's have buckets."""
     compiled, eager = make(enforce_eager=False), make(enforce_eager=True)
-    assert (
-        compiled.engine.setup_seconds > eager.engine.setup_seconds and compiled.engine.shapes.num_shapes > 1
-    )
+    assert compiled.engine.setup_seconds > eager.engine.setup_seconds
+    assert compiled.engine.extensions["shapes"].num_shapes > 1
     assert texts(compiled.generate(PROMPTS, SIX)) == texts(eager.generate(PROMPTS, SIX))
     sizes = compiled.engine.port.given.fixed_sizes("cpu")
     assert (compiled.engine.runner.buckets is not None) == ("tokens" in sizes)
@@ -1065,7 +1067,7 @@ def test_a_warm_up_runs_every_shape_with_a_bar(make, monkeypatch):
         lambda self, task, *, completed, total: told.append((completed, total)),
     )
     engine = make(bucketing_strategy="exponential", max_num_seqs=2, max_model_len=16).engine
-    engine.shapes.warm_up(engine.runner)
+    engine.extensions["shapes"].warm_up(engine.runner)
     count = len(engine.runner.buckets.warm_up_list())
     assert told == [(done, count) for done in range(1, count + 1)]
 

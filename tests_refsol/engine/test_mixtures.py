@@ -81,7 +81,7 @@ def llm_of_ranks(b, size, **division):
         load_network(b, FOLDER, "week3", Loading(division=Division(rank, **division))) for rank in group.ranks
     ]
     llm = LLM.of(b, *loaded[0], **TIGHT)
-    others = [llm.engine.shapes.new_runner(network) for network, _ in loaded[1:]]
+    others = [llm.engine.extensions["shapes"].new_runner(network) for network, _ in loaded[1:]]
     llm.engine.runner = LockstepRunner(group, [llm.engine.runner, *others])
     llm.engine.reset_prefix_cache()
     return llm, group

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from support.replay_emulator import RecordedGraph, ReplayEmulator
+from tiny_llm_kit.engine.padded_steps import warm_up
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
 from tiny_llm_kit.trace.serve import EndlessTokenizer
@@ -195,14 +196,14 @@ def test_the_engine_gives_the_same_answers_from_captured_steps(small, mixed_step
     assert captured.answers(PROMPTS) + captured.answers(PROMPTS) == expected
     assert len({tuple(answer) for answer in expected}) > 3, "the answers depend on the prompts"
     assert "preempt" in captured.kinds
-    graphs = captured.runner._captured.graphs
+    graphs = captured.runner.forward_of(None).graphs
     assert 1 < len(graphs) <= len(captured.runner.buckets.warm_up_list())
 
 
 def test_a_warm_up_captures_every_graph_that_serving_needs(small):
     captured = Served(*small, ReplayEmulator)
-    captured.runner.warm_up()
-    graphs = captured.runner._captured.graphs
+    warm_up(captured.runner)
+    graphs = captured.runner.forward_of(None).graphs
     listed = len(captured.runner.buckets.warm_up_list())
     assert len(graphs) == listed
     captured.answers(PROMPTS)

@@ -351,9 +351,9 @@ def test_every_way_to_ask_gives_the_answer_without_drafts(loaded, answers, optio
     """Greedy and seeded, penalties, bias, grammars, log-probabilities, stop strings, n; also with preemption."""
     config = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
     llm = LLM.of(*loaded, **{**SMALL, **options}, speculative_config=config)
-    llm.engine.speculation.proposals.profile = None  # every draft pays
+    llm.engine.extensions["drafts"].profile = None  # every draft pays
     assert results(llm) == answers
-    counts = llm.engine.speculation.proposals.counts
+    counts = llm.engine.extensions["drafts"].counts
     assert 0 < counts.accepted_tokens < counts.draft_tokens
 
 
@@ -361,9 +361,9 @@ def test_a_draft_model_like_the_model_is_always_right(loaded, answers):
     """It draws with the request's own seeds, and sees its penalties and grammars; its blocks are given back."""
     config = {"model": "tiny-qwen3", "num_speculative_tokens": 3}
     llm = LLM.of(*loaded, draft_network=loaded[1], **SMALL, speculative_config=config)
-    llm.engine.speculation.proposals.profile = None
+    llm.engine.extensions["drafts"].profile = None
     assert results(llm) == answers
-    counts, proposer = llm.engine.speculation.proposals.counts, llm.engine.speculation.proposer
+    counts, proposer = llm.engine.extensions["drafts"].counts, llm.engine.extensions["drafts"].proposer
     assert counts.accepted_tokens > 0.95 * counts.draft_tokens > 0 and proposer.draft_seconds > 1e-6
     proposer.propose(
         [(llm.engine.request(None, [1], SAMPLINGS[0]).sequences[0], 1)]
@@ -374,8 +374,8 @@ def test_a_draft_model_like_the_model_is_always_right(loaded, answers):
 def test_a_draft_model_without_free_blocks_has_no_drafts(loaded, answers):
     config = {"model": "tiny-qwen3", "num_speculative_tokens": 3}
     llm = LLM.of(*loaded, draft_network=loaded[1], **SMALL, speculative_config=config)
-    llm.engine.speculation.proposals.profile = None
-    llm.engine.speculation.proposer.allocator.allocate(56)
+    llm.engine.extensions["drafts"].profile = None
+    llm.engine.extensions["drafts"].proposer.allocator.allocate(56)
     assert results(llm) == answers
 
 
@@ -393,12 +393,12 @@ def test_a_grammar_takes_drafts_back():
 
 def test_metrics_have_the_names_of_vllm(loaded):
     llm = LLM.of(*loaded, **SMALL, speculative_config={"method": "ngram", "prompt_lookup_max": 1})
-    llm.engine.speculation.proposals.profile = None
+    llm.engine.extensions["drafts"].profile = None
     metrics = EngineMetrics("m")
     metrics.watch(llm.engine)
     with llm.engine.heard_by(metrics):
         llm.generate("aaaa", SamplingParams(max_tokens=30, ignore_eos=True), use_tqdm=False)
-    counts, text = llm.engine.speculation.proposals.counts, metrics.text().decode()
+    counts, text = llm.engine.extensions["drafts"].counts, metrics.text().decode()
     for each in fields(counts):
         value = float(getattr(counts, each.name))
         assert f'vllm:spec_decode_num_{each.name}_total{{model_name="m"}} {value}' in text and value
@@ -406,7 +406,7 @@ def test_metrics_have_the_names_of_vllm(loaded):
     latencies = 29 - counts.accepted_tokens  # tokens of one step have none between them
     assert f'vllm:inter_token_latency_seconds_count{{model_name="m"}} {latencies}.0' in text
     llm.reset_prefix_cache()
-    assert llm.engine.speculation.proposals.counts is counts, "counters never go back"
+    assert llm.engine.extensions["drafts"].counts is counts, "counters never go back"
 
 
 @pytest.mark.parametrize(("row", "says"), [(0.1, 0), (0.9, 1)])
@@ -420,7 +420,7 @@ def test_an_engine_that_will_never_draft_says_so_once(loaded, monkeypatch, capsy
     assert (
         capsys.readouterr().err.count(line)
         == says
-        == (not llm.engine.speculation.proposals.counts.draft_tokens)
+        == (not llm.engine.extensions["drafts"].counts.draft_tokens)
     )
 
 

@@ -43,7 +43,7 @@ def llm_of_ranks(b, folder, size, **options):
     group = LockstepGroup(size, b.backend_module)
     loaded = [load_network(b, folder, "week3", Loading(division=Division(rank))) for rank in group.ranks]
     llm = LLM.of(b, *loaded[0], **options)
-    others = [llm.engine.shapes.new_runner(network) for network, _ in loaded[1:]]
+    others = [llm.engine.extensions["shapes"].new_runner(network) for network, _ in loaded[1:]]
     llm.engine.runner = LockstepRunner(group, [llm.engine.runner, *others])
     llm.engine.reset_prefix_cache()
     return llm

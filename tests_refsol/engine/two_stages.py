@@ -12,7 +12,7 @@ with LLM(model, backend=backend, device="cpu", pipeline_parallel_size=2, **optio
     in_flight, left = llm.engine.loop.calls.in_flight, []
     llm.engine.listeners.append(lambda event: left.append(len(in_flight)) if event.kind == "step" else None)
     found = [llm.chat(chats, params, use_tqdm=False) for _ in range(2)]
-    spans, steps = take_spans(llm.engine.ranks), list(left)
+    spans, steps = take_spans(llm.engine.extensions["ranks"]), list(left)
 
     def interrupt(*_):
         calls.append(1)

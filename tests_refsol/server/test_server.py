@@ -1043,7 +1043,8 @@ def test_steps_begin_as_usual_and_the_slider_of_the_page_reaches_more(monkeypatc
     def opened(options, engine):
         scheduler = SimpleNamespace(max_num_batched_tokens=engine["max_num_batched_tokens"])
         return SimpleNamespace(
-            most=engine["max_num_batched_tokens"], engine=SimpleNamespace(scheduler=scheduler)
+            most=engine["max_num_batched_tokens"],
+            engine=SimpleNamespace(loop=SimpleNamespace(scheduler=scheduler)),
         )
 
     def budgets(line):

@@ -70,11 +70,11 @@ def served(b: Port, llm: LLM, options: dict[str, Any]) -> Json:
         if event.kind == "step":
             works.append(asdict(StepWork.of_parts(event.parts)))
 
-    take_spans(engine.ranks)  # those of the run before
+    take_spans(engine.extensions["ranks"])  # those of the run before
     allocator = s.BlockAllocator(NUM_BLOCKS, BLOCK, enable_prefix_caching=False)
     loop = s.make_loop("hybrid", engine.runner, allocator, max_num_seqs=16, on_event=hear, **options)
     run_all(loop, sequences(b))
-    return {"works": works, "seconds": take_spans(engine.ranks)}
+    return {"works": works, "seconds": take_spans(engine.extensions["ranks"])}
 
 
 def run_of(works: list[dict[str, int]], seconds: list[list[tuple[float, float]]]) -> PipelineRun:

@@ -63,7 +63,7 @@ class Conversations:
         self.cold: Any = parts.blocks
         self.allocator = s.BlockAllocator(BLOCKS, SIZE, watermark=0)
         self.allocator.prefix_cache = s.KeepingCache(self.cold)
-        self.runner.make_moves = self.store.make
+        self.runner.before.append(lambda batch: self.store.make(batch.moves))
         self.loop = s.make_loop("hybrid", self.runner, self.allocator, cold=parts)
         self.messages = {name: [{"role": "system", "content": note}] for name, note in NOTES.items()}
         self.owner: dict[bytes, str] = {}

@@ -102,12 +102,12 @@ class EngineCounters:
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """A counter for each number of drafts, and one of copies, by where blocks came from and where they went."""
-        if (speculation := self._engine.speculation) is not None:
+        if (drafts := self._engine.extensions.get("drafts")) is not None:
             for name, about in DRAFTS.items():
                 counter = CounterMetricFamily(f"vllm:spec_decode_num_{name}", about, labels=["model_name"])
-                counter.add_metric([self._label], getattr(speculation.proposals.counts, name))
+                counter.add_metric([self._label], getattr(drafts.counts, name))
                 yield counter
-        if (cold := self._engine.cold) is not None:
+        if (cold := self._engine.extensions.get("cold")) is not None:
             name, about = "tiny_llm:kv_blocks_copied", "KV blocks that left the pool, or came back to it"
             counter = CounterMetricFamily(name, about, labels=["model_name", "source", "target"])
             for levels, count in list(cold.copied.items()):
