@@ -534,7 +534,7 @@ def test_ten_thousand_short_requests_leave_nothing_behind():
             engine.add("ab", max_tokens=2)
         engine.finish()
         assert len(scheduler.collect_results()) == 20, batch
-    held = [scheduler.running, scheduler.waiting.returned, scheduler._sequences, scheduler.events]
+    held = [scheduler.running, scheduler.waiting.returned, scheduler._sequences, scheduler.events.pending]
     assert [len(one) for one in held] == [0, 0, 0, 0] and engine.is_as_new()
 
 

@@ -183,7 +183,8 @@ class StepLoop(Generic[Served]):
         check_plan(plan)
         for entry in plan:
             entry.sequence.begin_call()
-        self.events.deliver()
+        if self.events.pending:  # most steps admit and end nobody
+            self.events.deliver()
         for hook in self.hooks.plan:
             hook.change(plan, self.scheduler.calls(plan))
         return plan
@@ -223,16 +224,18 @@ class StepLoop(Generic[Served]):
         parts = step_parts(call, self.running)
         drawn = [entry.sequence for entry in call if entry.needs_token]
         for entry in call:
-            entry.sequence.num_computed = entry.stop
-            entry.sequence.block_table.register(entry.sequence.known_tokens, entry.stop)
-            entry.sequence.end_call()  # a request that was aborted meanwhile ends here, without a token
+            sequence, stop = entry.sequence, entry.stop
+            sequence.num_computed = stop
+            sequence.block_table.register(sequence.known_tokens, stop)
+            sequence.end_call()  # a request that was aborted meanwhile ends here, without a token
         for sequence, token in zip(drawn, sampled, strict=True):
             sequence.take_sampled(token)
         self._emit_step(parts, drawn)
         for hook in self.hooks.commit:
             hook.committed(call)
         self.remove_ended()
-        self.events.deliver()
+        if self.events.pending:
+            self.events.deliver()
 
     def _emit_step(self, parts: Any, drawn: Sequence[Served]) -> None:
         start, now = self.state.now, self.clock()
@@ -335,9 +338,10 @@ class OneByOne:
             plan = loop.plan(loop.clock())
             for call in loop.scheduler.calls(plan):
                 loop.commit(call, loop.run(call))
-        finally:
+        except BaseException:
             for sequence in loop.running:  # also those of a call that was not begun
                 sequence.end_call()
+            raise
         return bool(plan)
 
     def abandon(self) -> list[Scheduled]:

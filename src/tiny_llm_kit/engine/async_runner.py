@@ -79,6 +79,5 @@ class AsyncRunner(PackedRunner):
             drawn = None if logits is None else self._draw(batch, logits)
             if drawn is not None:
                 self._last = drawn[0].ids
-            for pool in self.pools:
-                pool.launch()
+            self.backend_module.launch(self.pools)
         return drawn

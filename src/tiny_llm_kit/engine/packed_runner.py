@@ -129,8 +129,7 @@ class PackedRunner:
         with self.backend_module.inference():
             logits = self.logits(batch, bucket)
             chosen = [] if logits is None else self._choose(batch, logits)
-            for pool in self.pools:
-                pool.materialize()
+            self.backend_module.materialize(self.pools)
             if logits is None:  # nothing was read, so synchronise before the caller takes the time
                 self.backend_module.synchronize(self.device)
         return chosen

@@ -86,6 +86,5 @@ def finish_together(runner: PackedRunner, logits: Array | None) -> Array | None:
     """Makes all collective calls now, in the order in which the other ranks make them."""
     if logits is not None:
         runner.backend_module.evaluate(logits)
-    for pool in runner.pools:
-        pool.materialize()
+    runner.backend_module.materialize(runner.pools)
     return logits
