@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from tiny_llm_common.drafted import Drafted, drafts_of, has_drafts
+from tiny_llm_common.drafted import Drafted, drafts_of, has_drafts, sampled_requests
 from tiny_llm_common.packed_model import PackedBatch, Sampled
 from tiny_llm_common.scheduled import Scheduled
 
@@ -47,6 +47,7 @@ class Drafting:
         made = cls(loop, tasks, proposals, most_rows)
         loop.pack = made.pack
         loop.hooks.plan.append(made)
+        loop.hooks.batch.append(made.put_answers_into)
         loop.hooks.commit.append(made)
         return made
 
@@ -64,6 +65,11 @@ class Drafting:
     def pack(self, call: Sequence[Scheduled]) -> PackedBatch:
         """The tokens of a call in one row, with a sampled row after each draft."""
         return self.tasks.pack_drafts(call) if has_drafts(call) else self._pack(call)
+
+    def put_answers_into(self, batch: PackedBatch, call: Sequence[Scheduled]) -> None:
+        """Where drawing looks at the answers so far: the drafts before a row are part of its answer."""
+        if batch.requests and has_drafts(call):
+            batch.requests[:] = sampled_requests(call)
 
     def first_draws(self, call: Sequence[Scheduled], sampled: Sequence[Sampled]) -> Sequence[Sampled]:
         """The first token of each entry, which is what a step without drafts would draw. The others come later."""

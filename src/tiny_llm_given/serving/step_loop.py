@@ -3,10 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from tiny_llm_common.drafted import sampled_requests
 from tiny_llm_common.events import Event
-from tiny_llm_common.moves import CopyFailed
-from tiny_llm_common.packed_model import PackedBatch, PackedModel, PromptRow, Sampled
+from tiny_llm_common.packed_model import CallGivenUp, PackedBatch, PackedModel, PromptRow, Sampled
 from tiny_llm_common.request_life import Completion
 from tiny_llm_common.scheduled import Scheduled, SequenceState, check_plan, step_parts
 
@@ -160,7 +158,7 @@ class StepLoop(Generic[Served]):
         """
         try:
             return self.calls.advance() or self.waiting.wait_for_held()
-        except CopyFailed:
+        except CallGivenUp:
             return True
 
     def plan(self, now: float) -> list[Scheduled[Served]]:
@@ -200,13 +198,13 @@ class StepLoop(Generic[Served]):
     def packed(self, call: list[Scheduled[Served]]) -> PackedBatch:
         """A call of the model as a batch, with all that any batch carries."""
         batch = self.pack(call)
-        for hook in self.hooks.batch:
-            hook(batch, call)
         if self._changing:  # else a step does not look at what it draws
             self._changing = [sequence for sequence in self._changing if not sequence.is_done]
-            batch.requests.extend(sampled_requests(call))
+            batch.requests.extend(entry.sequence for entry in call if entry.needs_token)
         if self._asks_prompts:  # to ask every entry costs a step of 64 requests 2 %
             put_prompt_rows_into(batch, call)
+        for hook in self.hooks.batch:
+            hook(batch, call)
         return batch
 
     def commit(self, call: Sequence[Scheduled[Served]], sampled: Sequence[Sampled]) -> None:
@@ -296,10 +294,10 @@ class StepLoop(Generic[Served]):
     def cancel(self, call: Sequence[Scheduled[Served]], error: BaseException) -> None:
         """Ends the requests of a failed call, whose writes are unknown, and frees their blocks.
 
-        A copy that failed ends no request. Whatever has failed, a request that has a block whose copy was not made
-        computes its text again.
+        A call that was given up ends no request. Whatever has failed, a request that has a block whose text is lost
+        computes it again.
         """
-        failed = None if isinstance(error, CopyFailed) else error
+        failed = None if isinstance(error, CallGivenUp) else error
         for entry in call:
             entry.sequence.end_call(failed)
         for sequence in self.running:  # those of a call that was planned and not begun
