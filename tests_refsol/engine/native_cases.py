@@ -14,15 +14,10 @@ from tiny_llm_kit.model.quantization import WeightQuantizer
 
 SIZES = {"hidden_size": 192, "intermediate_size": 320, "head_dim": 32, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 6, "num_key_value_heads": 2}
-FAMILIES = {
-    "qwen3": {},
-    "qwen2": {"architecture": "Qwen2ForCausalLM", "attention_bias": True},
-    "windowed": {
-        "architecture": "MistralForCausalLM",
-        "sliding_window": 5,
-        "layer_types": ("sliding_attention", "full_attention"),
-    },
-}
+WINDOWED = {"architecture": "MistralForCausalLM", "sliding_window": 5}
+WINDOWED["layer_types"] = ("sliding_attention", "full_attention")
+QWEN2 = {"architecture": "Qwen2ForCausalLM", "attention_bias": True}
+FAMILIES = {"qwen3": {}, "qwen2": QWEN2, "windowed": WINDOWED}
 # The bits of queries, keys, values, gate, up, the table and the others; p is plain.
 KINDS = {"plain": "ppppppp", "4": "44444p4", "8": "8888888", "mixed": "4484844", "apart": "484p4pp"}
 NAMES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "embed")

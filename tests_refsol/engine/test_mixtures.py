@@ -97,18 +97,18 @@ def test_stages_give_the_answers_of_one(b, whole):
     assert not group.calls, "a stage has all experts of its layers"
 
 
-@pytest.mark.parametrize(
-    ("sent", "received", "message"),
-    [
-        ([2, 1], [3], r"`received` is \[3\]: give each of them 2 numbers, one per rank"),
-        ([1, 1], [1, 1], r"`sent` is \[1, 1\], 2 rows in all, and the array has 3 rows: `sent` must divide"),
-        (
-            [2, 1],
-            [2, 2],
-            r"rank 1: `received` is \[2, 2\], and the ranks sent \[1, 1\]: `received\[r\]` must be rank r's",
-        ),
-    ],
-)
+WRONG_ROWS = [
+    ([2, 1], [3], r"`received` is \[3\]: give each of them 2 numbers, one per rank"),
+    ([1, 1], [1, 1], r"`sent` is \[1, 1\], 2 rows in all, and the array has 3 rows: `sent` must divide"),
+    (
+        [2, 1],
+        [2, 2],
+        r"`received` is \[2, 2\], and the ranks sent \[1, 1\]: `received\[r\]` must be rank r's",
+    ),
+]
+
+
+@pytest.mark.parametrize(("sent", "received", "message"), WRONG_ROWS)
 def test_an_exchange_of_wrong_rows_says_what_is_expected(b, sent, received, message):
     group = LockstepGroup(2, b.backend_module)
     x = b.array(np.zeros((3, 2)), "float32")
@@ -141,12 +141,8 @@ def test_the_option_of_an_llm_shares_the_experts(b):
 @pytest.mark.parametrize("expert_parallel", [False, True])
 def test_each_rank_reads_only_its_part(b, s, expert_parallel):
     total = sum(array.nbytes for array in load_checkpoint(FOLDER, b.name, "cpu", "bfloat16").weights.values())
-    read = [
-        load_checkpoint(
-            FOLDER, b.name, "cpu", "bfloat16", part=RankPart(s, rank, 2, expert_parallel)
-        ).bytes_read
-        for rank in range(2)
-    ]
+    parts = [RankPart(s, rank, 2, expert_parallel) for rank in range(2)]
+    read = [load_checkpoint(FOLDER, b.name, "cpu", "bfloat16", part=part).bytes_read for part in parts]
     shared = 3 * (2 * 192 + 2 * 64) * 2 + 192 * 2 + 2 * EXPERTS * 192 * 2  # norms and routers
     assert read == [(total + shared) // 2] * 2
 
@@ -180,15 +176,15 @@ def test_packed_experts_give_the_answers_of_plain_ones(b):
         assert found == expected, layout
 
 
-@pytest.mark.parametrize(
-    ("dtype", "columns", "capability", "expected"),
-    [
-        ("bfloat16", 64, (9, 0), True),
-        ("bfloat16", 64, (8, 0), False),
-        ("bfloat16", 60, (9, 0), False),
-        ("float32", 64, (9, 0), False),
-    ],
-)
+IN_ONE_ARRAY = [
+    ("bfloat16", 64, (9, 0), True),
+    ("bfloat16", 64, (8, 0), False),
+    ("bfloat16", 60, (9, 0), False),
+    ("float32", 64, (9, 0), False),
+]
+
+
+@pytest.mark.parametrize(("dtype", "columns", "capability", "expected"), IN_ONE_ARRAY)
 def test_experts_are_one_array_where_torch_has_a_kernel(monkeypatch, dtype, columns, capability, expected):
     """Its call reads the counts on the host everywhere else, which no graph can contain."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
@@ -200,19 +196,13 @@ def test_experts_are_one_array_where_torch_has_a_kernel(monkeypatch, dtype, colu
 def test_the_operator_of_a_gaudi_computes_the_same(rng):
     """Its twin, with all experts and as two ranks with half of them each."""
     b = Port("ref", "torch", "cpu", "float32")
-    x, router, w_in, w_out = (
-        torch.tensor(rng.normal(size=shape), dtype=torch.float32)
-        for shape in ((5, 6), (4, 6), (4, 10, 6), (4, 6, 5))
-    )
+    shapes = (5, 6), (4, 6), (4, 10, 6), (4, 6, 5)
+    x, router, w_in, w_out = (torch.tensor(rng.normal(size=shape), dtype=torch.float32) for shape in shapes)
     expected = b.MixtureOfExperts(2, False, router, w_in, w_out)(x)
     routes = b.route(x @ router.T, 2, False)
     parts = [hpu_mixture.mixture_of_experts(x, *routes, w_in[i : i + 2], w_out[i : i + 2], i) for i in (0, 2)]
-    assert_close(
-        hpu_mixture.mixture_of_experts(x, *routes, w_in, w_out).numpy(),
-        expected.numpy(),
-        atol=1e-5,
-        idea="all experts",
-    )
+    together = hpu_mixture.mixture_of_experts(x, *routes, w_in, w_out)
+    assert_close(together.numpy(), expected.numpy(), atol=1e-5, idea="all experts")
     assert_close((parts[0] + parts[1]).numpy(), expected.numpy(), atol=1e-5, idea="experts of two ranks")
 
 
@@ -249,12 +239,8 @@ def test_mlx_multiplies_quantised_experts_in_one_call(mlx_port, rng):
     ]
     x, counts = b.array(rng.normal(size=(7, 64)), "float32"), b.array([2, 0, 5])
     one_call = b.grouped_product(x, mixture._stack_quantized(matrices), counts)
-    assert_close(
-        b.numpy(one_call),
-        b.numpy(b.grouped_product_by_expert(x, matrices, counts)),
-        atol=1e-4,
-        idea="one call",
-    )
+    by_expert = b.grouped_product_by_expert(x, matrices, counts)
+    assert_close(b.numpy(one_call), b.numpy(by_expert), atol=1e-4, idea="one call")
 
 
 @pytest.fixture

@@ -8,10 +8,8 @@ from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_ref import SamplingParams
 
-CHATS = [
-    [{"role": "user", "content": text}]
-    for text in ("What is chunked prefill?", "What is a KV cache?", "Who are you?")
-]
+QUESTIONS = ("What is chunked prefill?", "What is a KV cache?", "Who are you?")
+CHATS = [[{"role": "user", "content": text}] for text in QUESTIONS]
 ROOMY = {"num_blocks": 60, "block_size": 8, "max_num_batched_tokens": 64, "max_model_len": 80}
 WAYS = {
     "few blocks": {"num_blocks": 11, "max_num_batched_tokens": 16, "bucketing_strategy": "linear"},

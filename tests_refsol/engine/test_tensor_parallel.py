@@ -25,10 +25,8 @@ from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref import serving
 
 SHIPPED = MODELS / "tiny-qwen3"
-QWEN = small_model(
-    37, num_attention_heads=4, num_key_value_heads=2, head_dim=6, intermediate_size=32, vocab_size=61,
-    max_position_embeddings=400,
-)  # fmt: skip
+SHAPE = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "intermediate_size": 32}
+QWEN = small_model(37, **SHAPE, vocab_size=61, max_position_embeddings=400)
 
 
 @pytest.fixture(scope="module")
@@ -123,14 +121,11 @@ def test_the_vocabulary_is_covered_once(vocab_size, size):
     assert max(map(len, parts)) == -(-vocab_size // size)
 
 
+NUMBERS = [(4, 2, 32, 3, "1, 2 or 4"), (6, 4, 32, 3, "1 or 2"), (8, 8, 36, 8, "1, 2 or 4")]
+
+
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "hidden", "size", "choices"),
-    [
-        (4, 2, 32, 3, "1, 2 or 4"),
-        (6, 4, 32, 3, "1 or 2"),
-        (8, 8, 36, 8, "1, 2 or 4"),
-        (3, 1, 7, 3, "choose 1$"),
-    ],
+    ("heads", "kv_heads", "hidden", "size", "choices"), [*NUMBERS, (3, 1, 7, 3, "choose 1$")]
 )
 def test_a_model_that_cannot_be_divided_names_the_numbers_that_can(heads, kv_heads, hidden, size, choices):
     config = SimpleNamespace(
@@ -151,10 +146,8 @@ def test_each_rank_reads_only_its_part_of_the_files(b, s, size):
         total += array.nbytes
         norms += array.nbytes if array.ndim == 1 else 0
         kv += array.nbytes if "k_proj" in name or "v_proj" in name else 0
-    read = [
-        load_checkpoint(SHIPPED, b.name, "cpu", "bfloat16", part=RankPart(s, rank, size)).bytes_read
-        for rank in range(size)
-    ]
+    parts = [RankPart(s, rank, size) for rank in range(size)]
+    read = [load_checkpoint(SHIPPED, b.name, "cpu", "bfloat16", part=part).bytes_read for part in parts]
     assert sum(read) == total + (size - 1) * norms + (size // 2 - 1) * kv
     assert max(read) <= total / size + norms + kv
 
@@ -179,10 +172,9 @@ def test_quantised_parts_are_parts_of_the_quantised_matrix(b, s, rng, bits):
         O, I = whole[name].shape
         expected = b.numpy(b.quantized_linear(b.array(x[:, :I]), whole[name]))
         halves = [x[:, : I // 2], x[:, I // 2 : I]] if is_row_parallel else [x[:, :I]] * 2
-        found = [
-            b.numpy(b.quantized_linear(b.array(np.ascontiguousarray(half)), part[name]))
-            for half, part in zip(halves, parts, strict=True)
-        ]
+        halves = [b.array(np.ascontiguousarray(half)) for half in halves]
+        pairs = zip(halves, parts, strict=True)
+        found = [b.numpy(b.quantized_linear(half, part[name])) for half, part in pairs]
         joined = sum(found) if is_row_parallel else np.concatenate(found, -1)
         assert joined.shape == (3, O)
         assert_close(joined, expected, atol=0.03, idea=name)
