@@ -17,15 +17,8 @@ from tiny_llm_kit.repo import MODELS
 pytestmark = pytest.mark.port("torch")
 
 MODEL, MIXTURE, TRAIN = MODELS / "tiny-qwen3", MODELS / "tiny-qwen3-moe", MODELS / "train"
-FILES = {
-    "README.md",
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "training_log.json",
-}
+FILES = {"README.md", "config.json", "generation_config.json", "model.safetensors"}
+FILES |= {"tokenizer.json", "tokenizer_config.json", "training_log.json"}
 QUESTIONS = read_corpus(TRAIN)
 NAMES = (TRAIN / "names.txt").read_text(encoding="utf-8").split()
 TOKENIZER = load_tokenizer(MODEL)
