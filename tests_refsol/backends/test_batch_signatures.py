@@ -82,16 +82,11 @@ def serve(port, model, slots: int, requests: int, params: dict) -> Recorded:
     """Requests of random lengths come and go, all of them within 256 tokens."""
     rng = np.random.default_rng(7)
     recorded = Recorded(port.runner(model, prompt_bucket=BUCKET))
-    made = [
-        Request(
-            recorded,
-            ByteTokenizer(),
-            rng.integers(0, V, size=rng.integers(2, 120)).tolist(),
-            prompt_idx=index,
-            sampling=SamplingParams(max_tokens=int(rng.integers(1, 60)), **params),
-        )
-        for index in range(requests)
-    ]
+    made = []
+    for index in range(requests):
+        prompt = rng.integers(0, V, size=rng.integers(2, 120)).tolist()
+        sampling = SamplingParams(max_tokens=int(rng.integers(1, 60)), **params)
+        made.append(Request(recorded, ByteTokenizer(), prompt, prompt_idx=index, sampling=sampling))
     batch_generate(recorded, ByteTokenizer(), made, max_seq_len=250, batch_size=slots)
     return recorded
 
