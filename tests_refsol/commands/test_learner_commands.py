@@ -218,10 +218,10 @@ def test_unknown_addresses_are_one_line_and_exit_code_2(clone):
         assert done.returncode == 2 and "the course has no" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("command", "arguments"),
-    [("test", ["--wek", "1"]), ("test", ["1.1"]), ("test-refsol", ["--week", "1", "-k", "mask"])],
-)
+UNKNOWN = [("test", ["--wek", "1"]), ("test", ["1.1"]), ("test-refsol", ["--week", "1", "-k", "mask"])]
+
+
+@pytest.mark.parametrize(("command", "arguments"), UNKNOWN)
 def test_what_the_command_does_not_know_is_named(clone, command, arguments):
     done = clone.run(command, *arguments)
     unknown = next(text for text in arguments if text not in ("--week", "1"))
@@ -255,11 +255,8 @@ def test_another_copy_of_the_package_is_refused(clone, tmp_path):
     impostor.mkdir(parents=True)
     for folder in (impostor.parent, impostor):
         (folder / "__init__.py").write_text("", encoding="utf-8")
-    done = clone.run(
-        "test",
-        "--week", "1", "--day", "1", "--backend", PORT,
-        PYTHONPATH=f"{tmp_path / 'elsewhere'}:{clone.root / 'src'}",
-    )  # fmt: skip
+    path = f"{tmp_path / 'elsewhere'}:{clone.root / 'src'}"
+    done = clone.run("test", *f"--week 1 --day 1 --backend {PORT}".split(), PYTHONPATH=path)
     assert done.returncode != 0
     assert "another copy is installed" in done.stdout + done.stderr
 
@@ -301,17 +298,14 @@ def test_a_file_that_is_no_python_is_one_line_everywhere(clone):
     assert clone.git("status", "--porcelain") == ""
 
 
-@pytest.mark.parametrize(
-    ("tail", "problem", "commands"),
-    [
-        (
-            "x = 'é'\n".encode("latin-1"),
-            "not UTF-8",
-            ["test --week 1 --day 1", "see 1.1", "course status", "test"],
-        ),
-        (b"# \0\n", "a NUL character", ["course status"]),
-    ],
+LATIN, EVERYWHERE = (
+    "x = 'é'\n".encode("latin-1"),
+    ["test --week 1 --day 1", "see 1.1", "course status", "test"],
 )
+NO_TEXT = [(LATIN, "not UTF-8", EVERYWHERE), (b"# \0\n", "a NUL character", ["course status"])]
+
+
+@pytest.mark.parametrize(("tail", "problem", "commands"), NO_TEXT)
 def test_a_file_that_is_no_text_is_one_line_everywhere(clone, tail, problem, commands):
     """One function reads it for all commands."""
     path = clone.learner / BASICS
@@ -395,11 +389,13 @@ def test_deleted_files_and_folders_come_back(clone):
 
 
 def test_task_zero_is_no_task_and_names_are_not_mixed(clone):
-    for command, *arguments in (
-        ["skip", "--week", "1", "--day", "1", "--task", "0"],
-        ["reset", "--through", "1.1", "--week", "1", "--day", "3"],
-        ["skip", "--through", "1.1", "--task", "2"],
-    ):
+    lines = [
+        "skip --week 1 --day 1 --task 0",
+        "reset --through 1.1 --week 1 --day 3",
+        "skip --through 1.1 --task 2",
+    ]
+    for line in lines:
+        command, *arguments = line.split()
         done = clone.run("course", command, *arguments, "--backend", PORT)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert clone.git("status", "--porcelain") == ""

@@ -84,17 +84,17 @@ def test_the_command_of_the_readme_gives_the_sentence():
     assert_same_sentence([out for out, _ in outputs])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["--temperature", "1e-40"], "temperature is 1e-40: give 0 .* at least 1e-6"),
-        (["--model", "no-such-model"], "model 'no-such-model': no such folder"),
-        (["--temperature", "-1"], "temperature is -1.0: give 0"),
-        (["--temperature", "1", "--top-p", "1.5"], "top_p is 1.5: give a number above 0"),
-        (["--temperature", "1", "--top-k", "-3"], "top_k is -3: give a whole number"),
-        (["--prompt", "1 " * 5000], r"the prompt has \d+ tokens, but the model reads 4096"),
-    ],
-)
+WRONG_OPTIONS = [
+    (["--temperature", "1e-40"], "temperature is 1e-40: give 0 .* at least 1e-6"),
+    (["--model", "no-such-model"], "model 'no-such-model': no such folder"),
+    (["--temperature", "-1"], "temperature is -1.0: give 0"),
+    (["--temperature", "1", "--top-p", "1.5"], "top_p is 1.5: give a number above 0"),
+    (["--temperature", "1", "--top-k", "-3"], "top_k is -3: give a whole number"),
+    (["--prompt", "1 " * 5000], r"the prompt has \d+ tokens, but the model reads 4096"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "line"), WRONG_OPTIONS)
 def test_a_wrong_option_is_one_line(ask, arguments, line):
     code, out, errors = ask("--backend", PORT, *arguments)
     assert (code, out, errors.count("\n")) == (2, "", 1), errors
@@ -272,17 +272,17 @@ def test_a_reader_that_goes_away_is_no_traceback():
     assert process.wait() == 1
 
 
-@pytest.mark.parametrize(
-    ("solution", "theirs", "installed", "chosen"),
-    [
-        ("tiny_llm", "mlx", ["torch"], "mlx"),
-        ("tiny_llm", "both", ["mlx", "torch"], "mlx"),
-        ("ref", "torch", ["mlx", "torch"], "torch"),
-        ("ref", "torch", ["mlx"], "mlx"),
-        ("ref", "both", ["torch"], "torch"),
-        ("ref", "mlx", [], "mlx"),
-    ],
-)
+CHOICES = [
+    ("tiny_llm", "mlx", ["torch"], "mlx"),
+    ("tiny_llm", "both", ["mlx", "torch"], "mlx"),
+    ("ref", "torch", ["mlx", "torch"], "torch"),
+    ("ref", "torch", ["mlx"], "mlx"),
+    ("ref", "both", ["torch"], "torch"),
+    ("ref", "mlx", [], "mlx"),
+]
+
+
+@pytest.mark.parametrize(("solution", "theirs", "installed", "chosen"), CHOICES)
 def test_the_port_is_the_learners_and_the_reference_takes_what_is_there(
     monkeypatch, solution, theirs, installed, chosen
 ):
@@ -301,10 +301,8 @@ def test_the_engine_is_the_newest_whose_own_day_is_filled(monkeypatch):
 
     assert chosen("tiny_llm") == chosen("tiny_llm", (1, 7), (2, 2), (2, 6)) == "week2"
     assert chosen("tiny_llm", (2, 1)) == chosen("tiny_llm", (1, 1), (1, 6), (2, 1)) == "week1"
-    assert (
-        chosen("tiny_llm", wanted="week1") == "week1"
-        and chosen("tiny_llm", (2, 1), wanted="week2") == "week2"
-    )
+    assert chosen("tiny_llm", wanted="week1") == "week1"
+    assert chosen("tiny_llm", (2, 1), wanted="week2") == "week2"
     assert chosen("ref", (2, 1)) == chosen("tiny_llm_ref", (2, 1)) == "week2"
 
 

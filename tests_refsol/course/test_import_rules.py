@@ -127,8 +127,7 @@ def test_a_package_imports_the_kit_only_for_the_engine_that_is_asked_for(package
 def test_each_port_works_with_the_other_library_blocked(port):
     """The import system refuses the other array library, and the whole port still loads."""
     other = "torch" if port == "mlx" else "mlx"
-    program = f"""
-import sys
+    program = f"""import sys
 sys.modules[{other!r}] = None
 from tiny_llm_kit.engine.port import Port
 b = Port("tiny_llm_ref", {port!r}, "cpu")
@@ -175,9 +174,7 @@ OUTSIDE = {"__init__", "repo", "solution_types", "terminal", "torch_build"}
 # Each of these imports the kit and those before it; the kit imports none of them.
 AFTER_KIT = {
     "tiny_llm_lab": SOURCES / "tiny_llm_lab",
-    "benchmarks": ROOT / "benchmarks",
-    "authors": ROOT / "authors",
-    "models": ROOT / "models",
+    **{name: ROOT / name for name in ("benchmarks", "authors", "models")},
     "book": ROOT / "book" / "tools",
     "support": ROOT / "tests" / "support",
     "tests_refsol": ROOT / "tests_refsol" / "long",
@@ -257,46 +254,43 @@ def place_of(path: Path) -> tuple[str, ...]:
 
 def test_kit_stands_in_its_rooms():
     assert {place_of(path)[0] for path in KIT.rglob("*.py")} <= {*ROOMS, *OUTSIDE}
-    found = [
-        line
-        for path in KIT.rglob("*.py")
-        for line in against_the_rooms(path.read_text(encoding="utf-8"), place_of(path))
-    ]
+    texts = {path: path.read_text(encoding="utf-8") for path in KIT.rglob("*.py")}
+    found = [line for path, text in texts.items() for line in against_the_rooms(text, place_of(path))]
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    ("place", "source"),
-    [
-        ("model/hub", "from ..engine.port import Port"),
-        ("model/hub", "def f():\n    from ..course import tree"),
-        ("engine/port", "from .. import trace"),
-        ("engine/port", "import tiny_llm_kit.course.tree"),
-        ("trace/serve", "from tiny_llm_kit.course.capabilities import load"),
-        ("trace/demo/runs", "from ...commands import main"),
-        ("trace/serve", "import importlib\nimportlib.import_module('tiny_llm_kit.course.tree')"),
-        ("trace/serve", "__import__('tiny_llm_kit.commands.main')"),
-        ("trace/demo/runs", "import_module('...course.tree', __package__)"),
-        ("course/see", "find_spec(f'tiny_llm_kit.commands.{name}')"),
-        ("commands/demo", "from .main import answer"),
-        ("commands/demo", "from ..commands import main"),
-        ("repo", "from .model import hub"),
-        ("terminal", "def f():\n    from .engine.port import Port"),
-        ("__init__", "from .course.capabilities import load"),
-    ],
-)
+UP = [
+    ("model/hub", "from ..engine.port import Port"),
+    ("model/hub", "def f():\n    from ..course import tree"),
+    ("engine/port", "from .. import trace"),
+    ("engine/port", "import tiny_llm_kit.course.tree"),
+    ("trace/serve", "from tiny_llm_kit.course.capabilities import load"),
+    ("trace/demo/runs", "from ...commands import main"),
+    ("trace/serve", "import importlib\nimportlib.import_module('tiny_llm_kit.course.tree')"),
+    ("trace/serve", "__import__('tiny_llm_kit.commands.main')"),
+    ("trace/demo/runs", "import_module('...course.tree', __package__)"),
+    ("course/see", "find_spec(f'tiny_llm_kit.commands.{name}')"),
+    ("commands/demo", "from .main import answer"),
+    ("commands/demo", "from ..commands import main"),
+    ("repo", "from .model import hub"),
+    ("terminal", "def f():\n    from .engine.port import Port"),
+    ("__init__", "from .course.capabilities import load"),
+]
+
+
+@pytest.mark.parametrize(("place", "source"), UP)
 def test_an_import_up_or_across_is_found(place, source):
     assert against_the_rooms(source, tuple(place.split("/")))
 
 
-@pytest.mark.parametrize(
-    ("place", "source"),
-    [
-        ("commands/demo", "from ..trace.serve import serve\nfrom ..repo import ROOT"),
-        ("trace/demo/runs", "from ...engine.port import Port\nfrom ..serve import serve\nimport json"),
-        ("__init__", "def __getattr__(name):\n    from .course.capabilities import load"),
-    ],
-)
+DOWN = [
+    ("commands/demo", "from ..trace.serve import serve\nfrom ..repo import ROOT"),
+    ("trace/demo/runs", "from ...engine.port import Port\nfrom ..serve import serve\nimport json"),
+    ("__init__", "def __getattr__(name):\n    from .course.capabilities import load"),
+]
+
+
+@pytest.mark.parametrize(("place", "source"), DOWN)
 def test_an_import_down_is_none_of_them(place, source):
     assert not against_the_rooms(source, tuple(place.split("/")))
 
@@ -401,11 +395,8 @@ def is_near(node: ast.AST) -> bool:
 @pytest.mark.parametrize("folder", ["serving", "serving/policies", "mlx_backend", "torch_backend"])
 def test_no_file_of_a_solution_is_imported_by_what_it_imports(folder):
     """Neither at once nor in a function, nor for a type hint: each file can be read after those that it names."""
-    left = {
-        file.stem: imported(file)
-        for file in (SOURCES / "tiny_llm_ref" / folder).glob("*.py")
-        if file.stem != "__init__"
-    }
+    files = (SOURCES / "tiny_llm_ref" / folder).glob("*.py")
+    left = {file.stem: imported(file) for file in files if file.stem != "__init__"}
     while ready := [name for name, needs in left.items() if not needs & left.keys()]:
         for name in ready:
             del left[name]

@@ -96,9 +96,8 @@ class Harness(Generic[C]):
         """Check that every block is free and no request is open, at the latest after `patience` seconds."""
         allocator = engine.allocator
         if not wait_until(lambda: allocator.num_free == allocator.num_blocks, patience):
-            self.fail(
-                "the last request", f"{allocator.num_blocks - allocator.num_free} blocks were not freed"
-            )
+            held = allocator.num_blocks - allocator.num_free
+            self.fail("the last request", f"{held} blocks were not freed")
         if not wait_until(lambda: not num_open(), patience):
             self.fail("the last request", f"still open: {counted(num_open(), 'request')}")
 

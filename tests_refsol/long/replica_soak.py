@@ -123,13 +123,8 @@ class ReplicaSoak(Harness[ReplicaCounts]):
             self.fail("the machine", "replicas run on it already: stop them first")
         address, begin = free_port(), time.monotonic()
         port = self.port
-        command = [
-            sys.executable,
-            "-m",
-            "tiny_llm_kit.commands.serve",
-            f"--replicas={self.replicas}",
-            *OPTIONS,
-        ]
+        serve = "tiny_llm_kit.commands.serve"
+        command = [sys.executable, "-m", serve, f"--replicas={self.replicas}", *OPTIONS]
         command += [f"--port={address}", f"--backend={port.name}", "--dtype=float32"]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         try:
