@@ -176,6 +176,9 @@ def test_matrices_of_another_type_are_not_joined(port, native, rng):
         ValueError, match=r"float32 in 4 bits.* and .*bfloat16 in 4 bits.* scales in .*float16"
     ):
         native.NativeQuantizedMatrix.joined([one, other])
+    scaled_in_bf16 = port.given.native_quantized(quantized(port, rng, 16, 96, group_size=32))
+    with pytest.raises(ValueError, match="cannot be joined"):
+        native.NativeQuantizedMatrix.joined([one, scaled_in_bf16])
     assert native.NativeQuantizedMatrix.joined([one, one]).dtype == port.dtype("bfloat16")
 
 
