@@ -15,7 +15,6 @@ from tiny_llm_kit.engine import block_folder, cold_store
 from tiny_llm_kit.engine.block_folder import BlockFolder
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.open_engine import open_engine
 from tiny_llm_ref import SamplingParams
 
@@ -31,11 +30,6 @@ WAYS = {
     "ahead": {"kv_offloading_size": 1.0, "async_scheduling": True},
     "buckets": {"kv_offloading_size": 1.0, "bucketing_strategy": "linear"},
 }
-
-
-@pytest.fixture(scope="module")
-def whole(b, two_layers):
-    return load_network(b, two_layers, "week3")
 
 
 @pytest.fixture(scope="module")

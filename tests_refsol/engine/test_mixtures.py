@@ -13,14 +13,14 @@ from safetensors.torch import load_file, save_file
 
 from models.eval.evaluated_models import week_2_logits
 from support.close import assert_close
-from support.lockstep import LockstepError, LockstepGroup, LockstepRunner
+from support.lockstep import LockstepError, LockstepGroup
 from support.ranks import CHATS, TIGHT
 from tiny_llm_given.torch import hpu_mixture
 from tiny_llm_given.torch.expert_weights import has_grouped_kernel
 from tiny_llm_kit.engine.job import Job
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.load_job import network_of
-from tiny_llm_kit.engine.loading import Division, Loading, load_checkpoint, load_network
+from tiny_llm_kit.engine.loading import Loading, load_checkpoint, load_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.weights.rank_parts import RankPart, StagePart, check_ranks
 from tiny_llm_kit.model.config import read_config
@@ -67,29 +67,16 @@ def test_chunks_buckets_and_preemptions_change_no_answer(b, whole):
 
 
 @pytest.mark.parametrize(("size", "expert_parallel"), [(2, False), (2, True), (4, True)])
-def test_ranks_give_the_answers_of_one(b, whole, size, expert_parallel):
+def test_ranks_give_the_answers_of_one(b, whole, llm_of_ranks, size, expert_parallel):
     """A part of every expert each, or different experts each."""
-    llm, group = llm_of_ranks(b, size, expert_parallel=expert_parallel)
+    llm, group = llm_of_ranks(FOLDER, size, {"expert_parallel": expert_parallel}, **TIGHT)
     assert texts(llm) == texts(LLM.of(b, *whole, **TIGHT))
     assert any("all_to_all" in call for call in group.calls) is expert_parallel
 
 
-def llm_of_ranks(b, size, **division):
-    """An `LLM` whose steps run on all ranks, and their group."""
-    group = LockstepGroup(size, b.backend_module)
-    loaded = [
-        load_network(b, FOLDER, "week3", Loading(division=Division(rank, **division))) for rank in group.ranks
-    ]
-    llm = LLM.of(b, *loaded[0], **TIGHT)
-    others = [llm.engine.shapes.new_runner(network) for network, _ in loaded[1:]]
-    llm.engine.runner = LockstepRunner(group, [llm.engine.runner, *others])
-    llm.engine.reset_prefix_cache()
-    return llm, group
-
-
-def test_stages_give_the_answers_of_one(b, whole):
+def test_stages_give_the_answers_of_one(b, whole, llm_of_ranks):
     """Each stage has mixtures, whole; layers keep their numbers, which say which of them are mixtures."""
-    llm, group = llm_of_ranks(b, 2, stages=True)
+    llm, group = llm_of_ranks(FOLDER, 2, {"stages": True}, **TIGHT)
     stages = [runner.model for runner in llm.engine.runner.runners]
     kinds = [[isinstance(layer.mlp, b.MixtureOfExperts) for layer in stage.layers] for stage in stages]
     assert kinds == [[True], [False, True]], "the last stage is rank 0"

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.close import assert_close
-from support.lockstep import LockstepError, LockstepGroup, LockstepRunner
+from support.lockstep import LockstepError, LockstepGroup
 from support.packed import PackedServing
 from support.ranks import CHATS, SAMPLINGS, TIGHT, served_by, shards_of
 from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import Division, Loading, load_checkpoint, load_network, random_network
+from tiny_llm_kit.engine.loading import Division, Loading, load_checkpoint, random_network
 from tiny_llm_kit.engine.weights.random_weights import shape
 from tiny_llm_kit.engine.weights.rank_parts import RankPart
 from tiny_llm_kit.model.quantization import WeightQuantizer
@@ -29,28 +29,11 @@ SHAPE = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "int
 QWEN = small_model(37, **SHAPE, vocab_size=61, max_position_embeddings=400)
 
 
-@pytest.fixture(scope="module")
-def whole(b, two_layers):
-    """A small model on one port, and its tokenizer."""
-    return load_network(b, two_layers, "week3")
-
-
-def llm_of_ranks(b, folder, size, **options):
-    """An `LLM` whose steps run on all ranks."""
-    group = LockstepGroup(size, b.backend_module)
-    loaded = [load_network(b, folder, "week3", Loading(division=Division(rank))) for rank in group.ranks]
-    llm = LLM.of(b, *loaded[0], **options)
-    others = [llm.engine.shapes.new_runner(network) for network, _ in loaded[1:]]
-    llm.engine.runner = LockstepRunner(group, [llm.engine.runner, *others])
-    llm.engine.reset_prefix_cache()
-    return llm
-
-
 @pytest.mark.parametrize(("size", "buckets", "kept"), [(2, "linear", "auto"), (4, None, "int8")])
-def test_an_engine_of_ranks_gives_the_answers_of_one(b, whole, two_layers, size, buckets, kept):
+def test_an_engine_of_ranks_gives_the_answers_of_one(b, whole, two_layers, llm_of_ranks, size, buckets, kept):
     """Chunks of 16 tokens, shared prefixes, preemptions, seeds and log-probabilities."""
     options = TIGHT | {"bucketing_strategy": buckets, "kv_cache_dtype": kept}
-    one, many = LLM.of(b, *whole, **options), llm_of_ranks(b, two_layers, size, **options)
+    one, (many, _) = LLM.of(b, *whole, **options), llm_of_ranks(two_layers, size, {}, **options)
     for tokens in (6, 24):  # the second time with cached prefixes
         params = [replace(each, max_tokens=tokens) for each in SAMPLINGS]
         expected, found = (llm.chat(CHATS, params, use_tqdm=False) for llm in (one, many))
