@@ -140,7 +140,10 @@ def test_after_warm_up_five_hundred_mixed_steps_add_no_program(port):
     runner = Programs(port.runner(model, **options))
     warm_up(runner)
     warm, events, rng = set(runner.seen), [], np.random.default_rng(7)
-    note = lambda event: events.extend([event.kind, *(part.kind for part in event.parts)])  # noqa: E731
+
+    def note(event):
+        events.extend([event.kind, *(part.kind for part in event.parts)])
+
     options = {"turns": Turns(pause_prefill=True), "on_event": note}
     scheduler = ChunkedPrefillScheduler(runner, SLOTS, SIZES[-1], LONGEST, **options)
     for index in range(500):

@@ -489,9 +489,8 @@ def test_a_matrix_for_uint4_multiplies_as_its_words_do():
     expected = dequantize_weights(words, scales, biases, 64, 4)
     x = torch.eye(128)
     np.testing.assert_allclose(matrix(x).numpy(), expected.float().T.numpy(), atol=0.02)
-    assert (
-        hpu_quantized.uint4_matrix(words_to_numbers(words[:23], 4), scales[:23], biases[:23], "cpu") is None
-    )
+    rows = words_to_numbers(words[:23], 4), scales[:23], biases[:23]
+    assert hpu_quantized.uint4_matrix(*rows, "cpu") is None
 
 
 # Graphs
@@ -502,9 +501,8 @@ def test_lazy_mode_records_graphs_as_the_plug_in_takes_them(exercise):
     report = exercise(**LAZY)
     captures = [["captured", []]] * 2
     assert report["graph_calls"] == [["wrap_in_hpu_graph", [False, True, False, 2]], *captures]
-    assert report["replays"] == [[10.0] * 3, [10.0] * 3, [2.0] * 3, [2.0] * 4], (
-        "a kept result is written again"
-    )
+    replays = [[10.0] * 3, [10.0] * 3, [2.0] * 3, [2.0] * 4]
+    assert report["replays"] == replays, "a kept result is written again"
 
 
 def test_a_host_read_inside_a_captured_step_is_refused(exercise):

@@ -118,9 +118,8 @@ def test_logprobs_are_those_of_the_model(b, rng):
         order = np.argsort(-expected[row])[: params.logprobs]
         assert list(best) == [*order], "the most probable first"
         np.testing.assert_allclose([logprob, *best.values()], expected[row, [token, *order]], atol=1e-5)
-    assert [token for token, *_ in chosen] == tokens(b, logits, mix(rng)[1], positions), (
-        "asking changes no draw"
-    )
+    drawn = tokens(b, logits, mix(rng)[1], positions)
+    assert [token for token, *_ in chosen] == drawn, "asking changes no draw"
 
 
 @pytest.mark.parametrize("logprobs", [None, 4])
@@ -176,8 +175,12 @@ def test_only_rows_that_need_it_are_sorted_whole(b, rng, monkeypatch):
     monkeypatch.setattr(candidate_filter, "CANDIDATES", 8)
     widths = []
     keep = b.sampler.keep_top_p
-    note = lambda logits, top_p: widths.append(tuple(logits.shape)) or keep(logits, top_p)  # noqa: E731
-    counted = SimpleNamespace(keep_top_k=b.sampler.keep_top_k, keep_top_p=note)
+
+    def keep_top_p(logits, top_p):
+        widths.append(tuple(logits.shape))
+        return keep(logits, top_p)
+
+    counted = SimpleNamespace(keep_top_k=b.sampler.keep_top_k, keep_top_p=keep_top_p)
     logits = rng.normal(size=(5, 90)) * np.array([[9], [0.1], [1], [1], [9]])
     nucleus = SamplingParams(1.0, top_p=0.9)
     sampling = [nucleus, nucleus, None, SamplingParams(1.0), replace(nucleus, top_k=5)]

@@ -573,9 +573,8 @@ def test_what_was_measured_is_shown_and_not_compared(tmp_path):
     assert '<span class="measured">   9.8</span> ms' in written.read_text(encoding="utf-8")
     again = [day("7 keys  12.3 ms █████")]
     assert list(screen_files.differences(day_screens.day_screens(backend, again), tmp_path)) == []
-    assert list(screen_files.capture(day_screens.day_screens(backend, again), tmp_path)) == [], (
-        "a file is not touched"
-    )
+    captured = list(screen_files.capture(day_screens.day_screens(backend, again), tmp_path))
+    assert captured == [], "a file is not touched"
     (difference,) = screen_files.differences(
         day_screens.day_screens(backend, [day("8 keys   9.8 ms   ██")]), tmp_path
     )

@@ -15,11 +15,10 @@ def test_the_run_of_day_3_3_is_that_of_its_screen():
     screen = re.sub(r"<[^>]+>", "", (screen_files.FOLDER / "week3-03.html").read_text(encoding="utf-8"))
     rows = re.findall(r"^step +\d+  (\w+)", screen, re.MULTILINE)
     steps = STORIES["week3-03"]["steps"]
-    rows_of = [
-        [(name.lower() if decode else name) * size for name, _, size, decode, _ in step["row"]]
+    letters = [
+        "".join((name.lower() if decode else name) * size for name, _, size, decode, _ in step["row"])
         for step in steps
     ]
-    letters = ["".join(row) for row in rows_of]
     assert letters == rows
     [preempted] = [number for number, step in enumerate(steps, 1) if "is preempted" in step["said"]]
     assert preempted == 7 and "C preempted" in screen.splitlines()[preempted + 3]

@@ -307,9 +307,8 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_evaluation(tmp_path
     for path in (tmp_path / "absent" / "x.json", tmp_path):
         with pytest.raises(SystemExit) as end:
             eval_tiny_model.main(["--json", str(path)])
-        assert (
-            end.value.code == 2 and f"argument --json: {path}: cannot be written (" in capsys.readouterr().err
-        )
+        assert end.value.code == 2
+        assert f"argument --json: {path}: cannot be written (" in capsys.readouterr().err
 
 
 def test_an_unknown_model_ends_the_evaluation_as_it_ends_main(refused):

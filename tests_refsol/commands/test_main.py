@@ -127,9 +127,8 @@ def test_a_hub_model_without_a_network_is_one_line_of_a_real_process():
     process = start("--backend", QUICK, "--model", "nobody/no-model", HF_HUB_OFFLINE="1")
     out, errors = process.communicate()
     assert (process.returncode, out) == (2, "")
-    assert errors.startswith("model 'nobody/no-model': not on this machine") and errors.count("\n") == 1, (
-        errors
-    )
+    assert errors.startswith("model 'nobody/no-model': not on this machine")
+    assert errors.count("\n") == 1, errors
 
 
 def test_the_limit_and_the_types_are_passed_on(ask):
@@ -246,9 +245,8 @@ def test_the_figures_are_those_of_the_clock():
         meter(piece)
     assert pieces == ["a", "b", "", "\ufffd"]
     assert meter.figures(4) == ["4 tokens", "TTFT 250 ms", "4.0 tokens/s"]
-    assert meter.figures(3) == ["3 tokens", "TTFT 250 ms", "4.0 tokens/s"], (
-        "the rest of a character is no token"
-    )
+    shown = ["3 tokens", "TTFT 250 ms", "4.0 tokens/s"]
+    assert meter.figures(3) == shown, "the rest of a character is no token"
 
 
 @pytest.mark.parametrize("options", [[], ["--chat", "--prompt", "Go"]])
@@ -425,6 +423,5 @@ def test_a_learner_gets_the_cache_once_its_day_is_filled(clone):
     clone.run("course", "skip", "--week", "2", "--day", "1", "--backend", PORT)
     clone.run("course", "reset", "--week", "1", "--day", "5", "--task", "4", "--backend", PORT)
     filled = clone.run("main", *options, **OFFLINE)
-    assert SENTENCE.search(filled.stdout), (
-        f"Week 1's model is blank, which Week 2's does not need: {filled.stderr}"
-    )
+    # Week 1's model is blank, which Week 2's does not need.
+    assert SENTENCE.search(filled.stdout), filled.stderr

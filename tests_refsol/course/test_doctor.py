@@ -155,9 +155,8 @@ def test_mlx_on_an_older_glibc(machine, distributions, monkeypatch):
 def test_a_port_that_does_not_work(machine, distributions):
     machine(torch=RuntimeError("ImportError: libcudart.so.13"))
     found = checks.check_torch()
-    assert (
-        found.status == "missing" and "2.13.0+cpu is installed but does not work: ImportError" in found.detail
-    )
+    assert found.status == "missing"
+    assert "2.13.0+cpu is installed but does not work: ImportError" in found.detail
     assert found.fix == "pdm run setup-torch"
 
 

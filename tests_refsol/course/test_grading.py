@@ -138,9 +138,8 @@ def test_a_test_of_a_model_that_is_not_here_is_listed_with_the_line_that_gets_it
     smollm2_path().parent.mkdir(parents=True)
     with smollm2_path().open("wb") as file:
         file.truncate(GGUF.bytes)
-    assert (
-        "2 passed" in grade("@pytest.mark.tool('smollm2')\ndef test_a(): pass\n\ndef test_b(): pass\n").stdout
-    )
+    two = "@pytest.mark.tool('smollm2')\ndef test_a(): pass\n\ndef test_b(): pass\n"
+    assert "2 passed" in grade(two).stdout
 
 
 TWO_TASKS = """
@@ -256,9 +255,8 @@ def test_a_call_into_c_that_never_returns_ends_the_run(grade_in_a_fork):
     done = grade_in_a_fork(loop + "\ndef test_b(): pass\n", "--time-limit=0.3")
     assert done.returncode == 1 and "in test_a" in done.stderr, done
     done = grade_in_a_fork("import time\n\ndef test_a():\n" + DEAF, "--time-limit=0.2")
-    assert (
-        done.returncode == 1 and "test_a ran for 0.2 s: a loop" in done.stderr and "File" not in done.stderr
-    )
+    assert done.returncode == 1 and "test_a ran for 0.2 s: a loop" in done.stderr
+    assert "File" not in done.stderr
 
 
 def test_a_run_stops_after_a_test_that_took_too_long(grade_in_a_fork):

@@ -108,10 +108,8 @@ LINE = SimpleNamespace(a=1.0, b=0.0)
 PROFILE = serving.StepProfile(LINE, LINE)
 CONFIG = find_model(MODEL).config()
 named = {*" ".join(LEVELS).split(), *NO_EFFECT}
-switches = (
-    each for each in fields(EngineOptions) if isinstance(each.default, bool) and each.name not in named
-)
-LEVELS |= {each.name: [each.default, not each.default] for each in switches}
+switches = [each for each in fields(EngineOptions) if isinstance(each.default, bool)]
+LEVELS |= {each.name: [each.default, not each.default] for each in switches if each.name not in named}
 LEVELS |= {"asks": [*ASKS], "event": ["", "abort", "interrupt", "call", "copy", "restart", "reset"]}
 # The levels that round nothing, or as the plain engine does.
 EXACT_LEVELS = {"dtype": [0], "quantization head_quantization activations": [0, 1, 2]}

@@ -302,9 +302,8 @@ def test_metrics_and_cached_tokens_tell_what_happened(make):
     assert times == tuple(sorted(set(times))) and first.metrics.ttft == times[1] - times[0]
     assert (first.request_id, second.request_id) == ("0", "1")
     full = (len(first.prompt_token_ids) - 1) // 8 * 8
-    assert (first.num_cached_tokens, second.num_cached_tokens) == (0, full), (
-        "the cache lives from call to call"
-    )
+    cached = (first.num_cached_tokens, second.num_cached_tokens)
+    assert cached == (0, full), "the cache lives from call to call"
     llm.reset_prefix_cache()
     assert llm.generate(PROMPTS[0], SIX)[0].num_cached_tokens == 0
 
@@ -961,9 +960,8 @@ def test_on_a_cpu_nothing_is_compiled_unless_somebody_asks(make):
 def test_a_compiled_model_gives_the_same_answers(make, quick_compiler):
     """Every shape is run before the first request; torch's graphs take any number of rows, MLX's have buckets."""
     compiled, eager = make(enforce_eager=False), make(enforce_eager=True)
-    assert (
-        compiled.engine.setup_seconds > eager.engine.setup_seconds and compiled.engine.shapes.num_shapes > 1
-    )
+    assert compiled.engine.setup_seconds > eager.engine.setup_seconds
+    assert compiled.engine.shapes.num_shapes > 1
     assert texts(compiled.generate(PROMPTS, SIX)) == texts(eager.generate(PROMPTS, SIX))
     sizes = compiled.engine.port.given.fixed_sizes("cpu")
     assert (compiled.engine.runner.buckets is not None) == ("tokens" in sizes)
@@ -1026,7 +1024,10 @@ def test_padded_steps_change_no_answer(make, policy):
 
 def test_a_warm_up_runs_every_shape_with_a_bar(make, monkeypatch):
     told = []
-    update = lambda self, task, *, completed, total: told.append((completed, total))  # noqa: E731
+
+    def update(self, task, *, completed, total):
+        told.append((completed, total))
+
     monkeypatch.setattr(progress_bar.Progress, "update", update)
     engine = make(bucketing_strategy="exponential", max_num_seqs=2, max_model_len=16).engine
     engine.shapes.warm_up(engine.runner)

@@ -62,9 +62,13 @@ parameters = st.builds(
     repetition_penalty=st.sampled_from([1.0, 0.5, 1.7]),
     logit_bias=st.none() | st.dictionaries(ids, st.sampled_from([-100.0, -0.3, 0.0, 2.5, 100.0]), max_size=5),
 )
-asked = lambda sampling, prompt, tokens: SimpleNamespaceWithHash(  # noqa: E731
-    sampling=sampling, prompt_tokens=prompt, tokens=tokens, eos_token_ids=EOS, grammar=None
-)
+
+
+def asked(sampling, prompt, tokens):
+    state = {"prompt_tokens": prompt, "tokens": tokens, "eos_token_ids": EOS, "grammar": None}
+    return SimpleNamespaceWithHash(sampling=sampling, **state)
+
+
 requests = st.builds(asked, parameters, st.lists(ids, min_size=1, max_size=9), st.lists(ids, max_size=9))
 
 
@@ -364,9 +368,8 @@ def test_an_answer_at_a_limit_is_not_the_end_of_another_one_with_the_same_gramma
     """Nor of the same one, if it came there with drafts that are not taken."""
     bad, good = grammars.grammar(COSTLY), grammars.grammar(COSTLY)
     failing = text_to_a_limit(bad)
-    assert (
-        bad.error_after([*failing, 5]) == bad.error_after(failing) and bad.error_after(failing[:-1]) is None
-    )
+    assert bad.error_after([*failing, 5]) == bad.error_after(failing)
+    assert bad.error_after(failing[:-1]) is None
     other = load_tokenizer("tiny-qwen3").encode("bbb")
     expected = Grammars(load_tokenizer("tiny-qwen3"), len(good.allowed([]))).grammar(COSTLY).allowed(other)
     for grammar in (good, bad):

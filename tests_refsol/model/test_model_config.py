@@ -12,18 +12,15 @@ from tiny_llm_kit.model.config import ARCHITECTURES, ModelConfig, Quantization, 
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.rope_scaling import KINDS
 
-NAMES = ", ".join(
-    f"{name}ForCausalLM" for name in ("Qwen3", "Qwen2", "Llama", "Mistral", "Mixtral", "Qwen3Moe")
-)
+FAMILIES = ("Qwen3", "Qwen2", "Llama", "Mistral", "Mixtral", "Qwen3Moe")
+NAMES = ", ".join(f"{family}ForCausalLM" for family in FAMILIES)
 SIZE = "must be a whole number from 1 to 16777216"
 ROPES = "must be default, dynamic, linear, llama3, yarn"
 AFFINE = "must be MLX's affine: take the bf16 weights instead"
 QWEN2, LLAMA, MISTRAL = ({"architectures": [f"{name}ForCausalLM"]} for name in ("Qwen2", "Llama", "Mistral"))
 FULL, SLIDING = "full_attention", "sliding_attention"
-BOTH = [FULL, SLIDING]
-CHUNKED, ONE_TYPE = (
-    {"use_sliding_window": True, "layer_types": types} for types in ([FULL, "chunked_attention"], [FULL])
-)
+BOTH, SLIDES = [FULL, SLIDING], {"use_sliding_window": True}
+CHUNKED, ONE_TYPE = SLIDES | {"layer_types": [FULL, "chunked_attention"]}, SLIDES | {"layer_types": [FULL]}
 BITS, MXFP4 = {"group_size": 64, "bits": 4}, {"group_size": 32, "bits": 4, "mode": "mxfp4"}
 HEAD_OF_8, FP8 = BITS | {"lm_head": 8}, {"quantization_config": {"quant_method": "fp8"}}
 ABACUS = {"rope_scaling": {"rope_type": "abacus", "factor": 4.0}}
@@ -162,9 +159,12 @@ def test_quantization_of_mlx(folder, edit, field):
     assert read_config(folder).quantization == Quantization(group_size=64, bits=4)
 
 
-INNER = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
-ANY = lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)  # noqa: E731
-JSON = st.recursive(INNER, ANY, max_leaves=5)
+def any_of(inner):
+    """Lists and objects of such values."""
+    return st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), any_of, max_leaves=5)
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -133,16 +133,14 @@ NAMES = (
 )
 FILES = {"config": "tokenizer_config.json", "map": "special_tokens_map.json", "added": "added_tokens.json"}
 # What the files of a folder say of tokens.
-DECODED = {"0": {"content": BOS, "special": True}, "298": {"content": "<a>"}}
+ADDED = {"0": {"content": BOS, "special": True}, "298": {"content": "<a>"}}
+DECODED = {"eos_token": BOS, "added_tokens_decoder": ADDED}
 ADDED_END, ADDITIONAL = {"__type": "AddedToken", "content": END}, "additional_special_tokens"
 TOKEN_FILES = {
     "tokenizer_config alone": {"config": {"bos_token": BOS, "eos_token": ADDED_END}},
     "special_tokens_map alone": {"map": {"bos_token": BOS, "eos_token": {"content": END}}},
     "the map wins": {"config": {"eos_token": BOS, "unk_token": BOS}, "map": {"eos_token": END}},
-    "the map wins not beside a decoder": {
-        "config": {"added_tokens_decoder": DECODED},
-        "map": {"eos_token": END},
-    },
+    "the map is not read beside added_tokens_decoder": {"config": DECODED, "map": {"eos_token": END}},
     "added_tokens.json": {"added": {"<b>": 299, "<a>": 298}, "map": {"eos_token": "<b>"}},
     "extra_special_tokens is a list": {"config": {"extra_special_tokens": ["<a>", END], "eos_token": END}},
     ADDITIONAL: {"config": {ADDITIONAL: ["<a>"]}, "map": {ADDITIONAL: ["<b>"]}},

@@ -37,9 +37,8 @@ def test_an_answer_is_that_of_the_same_conversation(client):
         **ASKED, input=[{"role": "user", "content": "Hi"}, *made.output, {"role": "user", "content": "More"}]
     )
     turns = ("user", "Hi"), ("assistant", made.output_text), ("user", "More")
-    assert again.output_text == chat(client, *turns).choices[0].message.content, (
-        "an answer goes back in as it is"
-    )
+    expected = chat(client, *turns).choices[0].message.content
+    assert again.output_text == expected, "an answer goes back in as it is"
 
 
 def test_an_answer_that_is_cut_off_says_so(client):
