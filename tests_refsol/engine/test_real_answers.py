@@ -61,7 +61,7 @@ def check(llm: LLM, count: int, tokens: int) -> list:
 def test_answers_are_transformers_with_chunks_shared_prefixes_and_preemptions(b):
     exact = Port("tiny_llm_ref", b.name, b.device, "float32")  # "auto" may round
     with LLM.of(exact, *load_network(exact, "smollm2", "week3"), **TIGHT) as llm:
-        outputs = check(llm, 4, 24)
+        outputs = check(llm, 3, 24)
     assert any(output.num_cached_tokens for output in outputs), "no prefix was shared"
     assert sum(output.metrics.num_preemptions for output in outputs), "nothing was preempted"
 
