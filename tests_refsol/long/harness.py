@@ -1,8 +1,9 @@
 """What the soaks share: random requests, the model alone that answers them again, and checks of memory."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import accumulate
 from typing import Any, Generic, NoReturn, TypeVar
 
 import numpy as np
@@ -85,6 +86,12 @@ class Harness(Generic[C]):
         params = self.alone.engine.names.SamplingParams(max_tokens=max_tokens, logprobs=2)
         [alone] = self.alone.generate([prompt], params, use_tqdm=False)
         return alone.outputs[0]
+
+    def first_difference(self, tokens: Sequence[int], text: str) -> int:
+        """The first of the tokens whose text is not in this one."""
+        add = self.alone.engine.tokenizer.detokenizer().add
+        texts = accumulate(map(add, tokens))
+        return next((place for place, each in enumerate(texts) if not text.startswith(each)), len(tokens))
 
     def differs(self, who: str, place: int, expected: CompletionOutput, what: str) -> None:
         """Count an answer that differs from this token on; raise SoakError unless there is a near tie."""

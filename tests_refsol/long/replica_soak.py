@@ -190,7 +190,7 @@ class ReplicaSoak(Harness[ReplicaCounts]):
         is_whole = not asked.problem and not asked.error
         is_right = expected.text == asked.text if is_whole else expected.text.startswith(asked.text)
         if not is_right:
-            place = first_difference(self.alone.engine.tokenizer, expected.token_ids, asked.text)
+            place = self.first_difference(expected.token_ids, asked.text)
             self.differs(who, place, expected, f"{asked.text!r} is not {expected.text!r}")
 
 
@@ -253,13 +253,3 @@ def running_replicas() -> Iterator[Callable[[int], int]]:
 def free_port() -> int:
     with socket.create_server((HOST, 0)) as listener:
         return listener.getsockname()[1]
-
-
-def first_difference(tokenizer: Any, tokens: list[int], text: str) -> int:
-    """The first token whose text is not in this one."""
-    add, so_far = tokenizer.detokenizer().add, ""
-    for place, token in enumerate(tokens):
-        so_far += add(token)
-        if not text.startswith(so_far):
-            return place
-    return len(tokens)
