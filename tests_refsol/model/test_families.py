@@ -82,26 +82,19 @@ BATCHED += ["mistral-window", "mistral-mqa-tied", "mistral-itself", "mixtral-win
 
 
 @pytest.mark.parametrize("name", BATCHED)
-def test_a_batch_of_mixed_lengths_equals_transformers(b, s, saved, name):
-    """More prompts than slots, so that rows of different lengths share steps and slots are used again."""
+@pytest.mark.parametrize("way", ["in_a_batch", "in_hybrid_batches"])
+def test_batches_of_mixed_lengths_equal_transformers(b, s, saved, name, way):
+    """More prompts than slots, so that rows of different lengths share steps and slots are used again; and Week 3's
+    chunks with and without a past beside decodes, in pages, through every kind of head, RoPE and window.
+    """
     theirs, folder = saved(name)
-    answers = family["in_a_batch"](b, s, ours(b, folder))
+    kind = b.Qwen3ModelWeek2 if way == "in_a_batch" else b.Qwen3ModelWeek3
+    model = kind(load_checkpoint(folder, b.name, b.device, "float32"), make_mlp=b.mlp_of)
+    answers = family[way](b, s, model)
     assert [len(text) for text, _ in answers] == [n + family["ANSWER"] for n in family["PROMPTS"]]
     for text, found in answers:
         expected = family["logits"](theirs, text)[len(text) - len(found) - 1 : -1]
-        assert_close(found, expected, atol=TOLERANCE, rtol=0, idea=f"{name}: a row of a batch differs")
-
-
-@pytest.mark.parametrize("name", BATCHED)
-def test_hybrid_batches_of_mixed_lengths_equal_transformers(b, s, saved, name):
-    """Chunks with and without a past beside decodes, in pages, through every kind of head, RoPE and window."""
-    theirs, folder = saved(name)
-    model = b.Qwen3ModelWeek3(load_checkpoint(folder, b.name, b.device, "float32"), make_mlp=b.mlp_of)
-    answers = family["in_hybrid_batches"](b, s, model)
-    assert [len(text) for text, _ in answers] == [n + family["ANSWER"] for n in family["PROMPTS"]]
-    for text, found in answers:
-        expected = family["logits"](theirs, text)[len(text) - len(found) - 1 : -1]
-        assert_close(found, expected, atol=TOLERANCE, rtol=0, idea=f"{name}: a row of a hybrid batch differs")
+        assert_close(found, expected, atol=TOLERANCE, rtol=0, idea=f"{name}: a row {way} differs")
 
 
 def test_a_window_far_behind_the_first_steps_of_the_cache(b, tmp_path):

@@ -269,12 +269,10 @@ def test_a_bad_file_gets_one_line(folder):
         assert "\n" not in str(error.value)
 
 
-WRONG_KEYS = [
-    ({"general__architecture": "gemma3"}, "general.architecture is 'gemma3' and must be llama, qwen2, qwen3"),
-    (
-        {"general__architecture": ["llama"]},
-        "general.architecture is ['llama'] and must be llama, qwen2, qwen3",
-    ),
+LIKES, MISSING = "and must be llama, qwen2, qwen3", "is missing; download the file again"
+WRONG = [
+    ({"general__architecture": "gemma3"}, f"general.architecture is 'gemma3' {LIKES}"),
+    ({"general__architecture": ["llama"]}, f"general.architecture is ['llama'] {LIKES}"),
     ({"llama__block_count": None}, "llama.block_count is missing and must be a whole number"),
     ({"llama__block_count": 4_000_000_000}, "llama.block_count is 4000000000 and must be a whole"),
     (YARN | {"llama__rope__scaling__attn_factor": 2.0}, "rope.scaling.attn_factor is 2.0 and must be 1"),
@@ -283,30 +281,15 @@ WRONG_KEYS = [
     ({"llama__rope__scaling__type": "longrope"}, "rope_scaling.rope_type is 'longrope' and must be"),
     ({"llama__attention__head_count_kv": [2, 1]}, "llama.attention.head_count_kv is [2, 1] and must be a"),
     ({"split__count": "two"}, "split.count is 'two' and must be a number of files"),
+    ({"edit": lambda t: t.pop("blk.1.ffn_up.weight")}, f"tensor 'blk.1.ffn_up.weight' {MISSING}"),
+    ({"edit": lambda t: t.update({"blk.1.x.bias": t[NORM]})}, "tensor 'blk.1.x.bias' is not of an"),
+    ({"edit": lambda t: t.update({NORM: t[NORM][:-1]})}, "tensor 'output_norm.weight' has shape (63,)"),
 ]
 
 
-@pytest.mark.parametrize(("fields", "said"), WRONG_KEYS)
-def test_a_wrong_key_is_named(folder, fields, said):
-    path = write_gguf(folder, folder / "wrong.gguf", **fields)
-    with pytest.raises(CheckpointError) as error:
-        find_model(path).headers()
-    assert str(error.value).startswith(f"{path}: {said}")
-
-
-WRONG_TENSORS = [
-    (
-        lambda t: t.pop("blk.1.ffn_up.weight"),
-        "tensor 'blk.1.ffn_up.weight' is missing; download the file again",
-    ),
-    (lambda t: t.update({"blk.1.x.bias": t["output_norm.weight"]}), "tensor 'blk.1.x.bias' is not of an"),
-    (lambda t: t.update({NORM: t[NORM][:-1]}), "tensor 'output_norm.weight' has shape (63,)"),
-]
-
-
-@pytest.mark.parametrize(("edit", "said"), WRONG_TENSORS)
-def test_a_wrong_tensor_is_named(folder, edit, said):
-    path = write_gguf(folder, folder / "wrong.gguf", edit=edit)
+@pytest.mark.parametrize(("changes", "said"), WRONG)
+def test_a_wrong_key_or_tensor_is_named(folder, changes, said):
+    path = write_gguf(folder, folder / "wrong.gguf", **changes)
     with pytest.raises(CheckpointError) as error:
         find_model(path).headers()
     assert str(error.value).startswith(f"{path}: {said}")
