@@ -78,10 +78,9 @@ def test_two_stages_give_the_answers_of_one_process(forks, backend, two_layers):
         {"max_tokens": 24, "temperature": heat, "seed": seed} for heat, seed in ((0, 1), (0.8, 5), (1.2, 6))
     ]
     one = LLM.of(port, *load_network(port, two_layers, "week3"), **BUCKETS)
-    expected = [
-        [output.outputs[0].text for output in one.chat(CHATS, [SamplingParams(**p) for p in params], False)]
-        for _ in range(2)
-    ]
+    params_of_one = [SamplingParams(**each) for each in params]
+    answers = (one.chat(CHATS, params_of_one, False) for _ in range(2))
+    expected = [[output.outputs[0].text for output in outputs] for outputs in answers]
     given = json.dumps([str(two_layers), backend, CHATS, BUCKETS, params])
     done = forks.run("tests_refsol.engine.two_stages", given)
     assert done.returncode == 0, done.stderr

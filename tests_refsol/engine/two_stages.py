@@ -23,9 +23,8 @@ with LLM(model, backend=backend, device="cpu", pipeline_parallel_size=2, **optio
         prompts = [llm.get_tokenizer().apply_chat_template(each) for each in chats]
         ids = [llm.get_tokenizer().encode(each) for each in prompts]
         try:
-            llm.engine.run(
-                [llm.engine.request(None, *each) for each in zip(ids, params, strict=True)], on_step
-            )
+            requests = [llm.engine.request(None, *each) for each in zip(ids, params, strict=True)]
+            llm.engine.run(requests, on_step)
         except KeyboardInterrupt:
             assert not in_flight and llm.engine.allocator.num_free == llm.engine.runner.num_blocks
             llm.reset_prefix_cache()
