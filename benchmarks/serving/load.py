@@ -95,8 +95,8 @@ async def send(client: Client, load: Load, max_concurrency: int | None = None) -
 
 def figures(
     seen: Sequence[ServedRequest],
-    goodput: Mapping[str, float] | None = None,
-    percentiles: Sequence[float] = PERCENTILES,
+    goodput: Mapping[str, float],
+    percentiles: Sequence[float],
 ) -> dict[str, Any]:
     """Latencies in milliseconds and rates per second, as vLLM's `bench serve` names them.
 

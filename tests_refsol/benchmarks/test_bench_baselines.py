@@ -12,6 +12,7 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+from gguf import GGUFReader
 
 from benchmarks import baselines, throughput
 from benchmarks.baselines import BASELINES, hub_shape, module_of
@@ -40,7 +41,7 @@ class LlamaCpp(MagicMock):
     """The C interface of llama.cpp. The next token depends on all tokens of a sequence and their order."""
 
     def start(self) -> None:
-        self.cache, self.ended, self.calls, self.rows_of_logits = {}, [], [], 0
+        self.cache, self.ended, self.calls = {}, [], []
         self.LLAMA_FTYPE_MOSTLY_Q4_0, self.LLAMA_FTYPE_MOSTLY_Q8_0 = 2, 7
         self.status, self.quantized = 0, None
         self.llama_log_callback = lambda function: function
@@ -68,10 +69,10 @@ class LlamaCpp(MagicMock):
             past = self.cache.setdefault(place, [])
             assert batch.n_seq_id[at] == 1 and batch.pos[at] == len(past)
             past.append(batch.token[at])
+            assert batch.logits[at] == (place not in places[at + 1 :]), "logits of the last token alone"
             if batch.logits[at]:
                 rows.append(np.eye(VOCABULARY, dtype=np.float32)[next_token(past)])
         self.calls.append(batch.n_tokens)
-        self.rows_of_logits += len(rows)
         self.logits = np.concatenate(rows)
         return self.status
 
@@ -117,29 +118,26 @@ def test_a_process_of_its_own_has_its_variables_and_outlives_its_workloads(proce
         OwnProcess(int, "no number")
 
 
-@pytest.mark.parametrize(
-    ("line", "end"), [("os._exit(1)", "ended"), ("os.kill(os.getpid(), 15)", "ended by SIGTERM")]
-)
-def test_a_process_that_dies_is_one_line(process, line, end):
-    with pytest.raises(ValueError, match=f"a baseline's own process: it {end}$"):
+@pytest.mark.parametrize("line", ["os._exit(1)", "os.kill(os.getpid(), 15)"])
+def test_a_process_that_dies_is_one_line(process, line):
+    end = " by SIGTERM" if "kill" in line else ""
+    with pytest.raises(ValueError, match=f"a baseline's own process: it ended{end}$"):
         process(line)
 
 
 # ---- which baseline is made, and where
 
 
-@pytest.mark.parametrize(
-    ("name", "missing", "device", "says"),
-    [
-        ("mlx-lm", "mlx_lm", "cpu", "mlx-lm: not installed; .*install --no-deps mlx-lm`"),
-        ("llama.cpp", "llama_cpp", "cpu", "not installed; run `python -m pip install llama-cpp-python gguf`"),
-        ("llama.cpp", "", "cuda", r"--compare llama\.cpp runs on one device alone: add --device cpu"),
-    ],
-)
-def test_where_a_baseline_cannot_run_is_one_line_with_its_remedy(name, missing, device, says, monkeypatch):
+@pytest.mark.parametrize("missing", ["mlx_lm", "llama_cpp", ""])
+def test_where_a_baseline_cannot_run_is_one_line_with_its_remedy(missing, monkeypatch):
+    name, says = {
+        "mlx_lm": ("mlx-lm", "mlx-lm: not installed; .*install --no-deps mlx-lm`"),
+        "llama_cpp": ("llama.cpp", "not installed; run `python -m pip install llama-cpp-python gguf`"),
+        "": ("llama.cpp", r"--compare llama\.cpp runs on one device alone: add --device cpu"),
+    }[missing]
     monkeypatch.setattr(baselines, "find_spec", lambda module: None if module == missing else module)
     with pytest.raises(ValueError, match=says):
-        module_of(name, SimpleNamespace(name=BASELINES[name].backend, device=device))
+        module_of(name, SimpleNamespace(name=BASELINES[name].backend, device="cpu" if missing else "cuda"))
 
 
 @pytest.mark.parametrize("name", BASELINES)
@@ -153,16 +151,12 @@ def test_every_baseline_can_be_made(name, packages):
 
 
 def test_a_baseline_gets_the_limits_of_the_plan(monkeypatch):
-    asked, llm = {}, SimpleNamespace(engine=SimpleNamespace(network=None))
-    monkeypatch.setattr(throughput.LLM, "of", lambda *arguments, **options: llm)
+    asked, backend = {}, installed_backends()[-1]
     module = SimpleNamespace(generators=lambda name, checkpoint, *limits: asked.update({name: limits}) or {})
     monkeypatch.setattr(throughput, "module_of", lambda name, port: module)
-    monkeypatch.setattr(throughput, "model_of", lambda port, job: (None, None))
-    options = {"max_num_seqs": 2, "threads": 3, "quantization": "4bit", "random_weights": True}
-    plan = throughput.ThroughputPlan(compare=("llama.cpp",), **options)
-    job = SimpleNamespace(options=SimpleNamespace(num_ranks=1, speculation=None), engine_options={})
-    assert list(throughput.engines(plan, None, job, 9, None)) == ["tiny-llm"]
-    assert asked == {"llama.cpp": (2, 9, 3, "4bit")}, "rows, room, threads and quantization"
+    sizes = "--num-prompts 1 --input-len 7 --output-len 2 --max-num-seqs 3 --threads 1 --rounds 1"
+    throughput.main(f"--config tiny-qwen3 --layers 1 {sizes} --compare llama.cpp --backend {backend}".split())
+    assert asked == {"llama.cpp": (3, 10, 1, None)}, "rows, room, threads and quantization"
 
 
 # ---- transformers and mlx-lm
@@ -220,12 +214,9 @@ def llama_batch(rows: int, room: int):
     return LlamaCppBatch("weights.gguf", rows, room, 3, is_unified=False)
 
 
-def computed(spec: RequestSpec) -> list[int]:
+def computed(past: list[int], answer: int) -> list[int]:
     """The tokens that a request leaves in the cache: its prompt and its answer, of which the last is never computed."""
-    past = list(spec.prompt)
-    for _ in range(spec.answer - 1):
-        past.append(next_token(past))
-    return past
+    return past if answer == 1 else computed([*past, next_token(past)], answer - 1)
 
 
 def test_llama_cpp_computes_exactly_the_tokens_of_the_workload_and_fills_free_places(packages):
@@ -235,11 +226,12 @@ def test_llama_cpp_computes_exactly_the_tokens_of_the_workload_and_fills_free_pl
     assert (options.n_seq_max, options.n_threads, options.n_threads_batch) == (2, 3, 3)
     assert options.n_ctx >= 2 * 9 and not options.kv_unified
     for _ in range(2):  # nothing is left of the first run in the second
-        llama_cpp.ended, llama_cpp.calls, llama_cpp.rows_of_logits = [], [], 0
-        running.generate(asked := workload(*sizes))
+        llama_cpp.ended, llama_cpp.calls = [], []
+        running.generate(workload(*sizes))
         assert llama_cpp.calls == [5 + 7, 1 + 4, 1 + 1, 6 + 1, 1 + 1]
-        assert sorted(llama_cpp.ended) == sorted(computed(spec) for spec in asked.requests)
-        assert llama_cpp.rows_of_logits == sum(answer for _, answer in sizes) and llama_cpp.cache == {}
+        texts = [computed([*range(answer, tokens + answer)], answer) for tokens, answer in sizes]
+        assert sorted(llama_cpp.ended) == sorted(texts)
+        assert llama_cpp.cache == {}
 
 
 def test_a_prompt_that_does_not_fit_into_a_call_waits_for_the_next(packages, monkeypatch):
@@ -273,6 +265,8 @@ def ask(monkeypatch, quantization: str | None, **changes) -> dict[str, SimpleNam
         read = load_checkpoint(file, "torch", "cpu", "bfloat16")
         assert make is module.LlamaCppBatch and hub_shape(read.config) == hub_shape(checkpoint.config)
         assert all((read.weights[name] == array).all() for name, array in checkpoint.weights.items())
+        vectors = {each.tensor_type.name for each in GGUFReader(file).tensors if len(each.shape) == 1}
+        assert vectors == {"F32"}, "llama.cpp reads no other norms"
         return SimpleNamespace(file=Path(file), arguments=arguments, notes=notes)
 
     monkeypatch.setattr(module, "OwnProcess", start)

@@ -13,9 +13,9 @@ from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.trace import chunk_sweep
 from tiny_llm_kit.trace.chunk_sweep import ADAPTIVE, figures_of, sweep
-from tiny_llm_kit.trace.serve import NoEnd, Serving, serve
+from tiny_llm_kit.trace.serve import Serving, serve
 from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
-from tiny_llm_kit.trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload, mixed, prompt_of
+from tiny_llm_kit.trace.workload import LONG, SHORT, Workload, mixed, prompt_of
 from tiny_llm_kit.trace.workload import decode_heavy as heavy
 
 NAMES = resolve_serving("ref")
@@ -69,12 +69,6 @@ def test_the_mixed_workload_is_that_of_the_public_chapter():
     assert (len(figures["ttft_long"]), len(figures["ttft_short"])) == (3, 10)
     assert figures["total"] > 3 * 256 + 10 * 8 and {spec.arrives for spec in mixed().requests} == {None}
     assert prompt_of(5, 11, 0) != prompt_of(5, 11, 1) and set(prompt_of(200, 11)) == set(range(11))
-
-
-def test_a_request_without_its_whole_answer_is_no_result():
-    workload = Workload("broken", "", (RequestSpec(RUNNING, 4090, 20),), 1)
-    with pytest.raises(NoEnd, match="request 0 has 6 of 20 tokens: length"):
-        serve(paced(), workload, 128)
 
 
 # ---- turns
@@ -144,7 +138,6 @@ def test_the_command_measures_both_engines_on_real_models(bench, monkeypatch):
     _, week2, week3 = (runs[0] for runs in found["engines"][1]["runs"].values())
     assert week3["stall_steps"] == week2["stall_steps"] == 0 and len(week3["ttft_long"]) == 1
     assert 0 < week3["tbt_p50"] <= week3["longest_gap"] < week3["total"]
-    assert out.count("arrival is counted in calls") == 1
 
 
 def test_targets_are_met_or_missed_by_the_medians():
@@ -155,9 +148,8 @@ def test_targets_are_met_or_missed_by_the_medians():
 
     at_128 = [run(0.25, 0.25, total) for total in (11, 12, 40)]
     runs = {"128": at_128, "none": [run(gap) for gap in (1, 2, 3)]}
-    found = [
-        (text.rpartition(": ")[2], met) for text, met in sweep_targets({"name": "decode-heavy", "runs": runs})
-    ]
+    sweep = sweep_targets({"name": "decode-heavy", "runs": runs})
+    found = [(text.rpartition(": ")[2], is_met) for text, is_met in sweep]
     assert found == [("8.0 ×", True), ("4.0 ×", False), ("+20 % at chunk 128", False)]
     for name, middle, factor in (("queued", 0.16, "25.0 ×"), ("arriving", 0.8, "5.0 ×")):
         shorts = {"unchunked": (1.0, 2.0, 9.0), "in order": (4.0,) * 3, "pausing": (0.1, middle, 1)}

@@ -46,12 +46,8 @@ def test_every_case_is_measured_in_every_phase_with_every_number_of_threads(back
     of_decode = [("decode", n, rows, size) for rows in (1, 3) for size in (5, 40) for n in (1, 2)]
     of_prefill = [("prefill", n, 1, size) for size in (5, 40) for n in (1, 2)]
     assert cases == of_decode + of_prefill + [("chunk", n, 1, size) for n in (1, 2) for size in (5, 40)]
-    everybody = {
-        "tiny-llm",
-        "tiny-llm 4bit",
-        "tiny-llm packed",
-        *(f"{compare[0]} {c}" for c in CACHES if compare),
-    }
+    theirs = {f"{compare[0]} {cache}" for cache in CACHES} if compare else set()
+    everybody = {"tiny-llm", "tiny-llm 4bit", "tiny-llm packed"} | theirs
     for case in result["cases"]:
         assert set(case["seconds"]) == ({"tiny-llm"} if case["phase"] == "chunk" else everybody)
         assert all(len(each) == 2 and min(each) > 0 for each in case["seconds"].values())

@@ -37,8 +37,7 @@ def test_a_baseline_is_asked_at_every_nth_token():
         prompts.append(prompt)
         return rows[2 * len(prompts) - 1]
 
-    baseline = SimpleNamespace(log_probabilities=log_probabilities)
-    found = quality.asked(baseline, windows, 2, top, reference)
+    found = quality.asked(SimpleNamespace(log_probabilities=log_probabilities), windows, 2, top, reference)
     assert prompts == [[0, 1], [5], [5, 4, 3]]
     assert found["tokens"] == 3 and found["largest_difference"] == found["perplexity_change"] == 0
 

@@ -51,7 +51,7 @@ class StandIn:
     def __init__(self):
         self.bodies, self.heads, self.paths = [], [], []
         self.open = self.most_open = 0
-        self.models: list[str] | None = ["stand-in"]  # None: nobody says
+        self.models: list[str] | Response = ["stand-in"]
         self.app = FastAPI()
         for path in ENDPOINTS:
             self.app.post(path)(self.complete)
@@ -60,12 +60,8 @@ class StandIn:
     async def list_models(self, request: Request):
         if request.headers["authorization"] == "Bearer wrong":
             return failure(401, "a key is needed")
-        if self.models == ["starting"]:
-            return failure(503, "the server is starting")
-        if self.models == ["no JSON"]:  # mlx-lm's server, where nothing was ever downloaded
-            return Response("", media_type="application/json")
-        if self.models is None:
-            return failure(404, "Not Found")
+        if isinstance(self.models, Response):
+            return self.models
         return {"object": "list", "data": [{"id": each, "object": "model"} for each in self.models]}
 
     async def complete(self, request: Request):
@@ -74,9 +70,8 @@ class StandIn:
         self.paths.append(request.url.path)
         if body["model"] == "full":
             return failure(429, "the queue is full")
-        return StreamingResponse(
-            self.stream(body, "chat" in request.url.path), media_type="text/event-stream"
-        )
+        answer = self.stream(body, "chat" in request.url.path)
+        return StreamingResponse(answer, media_type="text/event-stream")
 
     async def stream(self, body: dict, is_chat: bool):
         self.open += 1
@@ -188,14 +183,18 @@ def test_a_run_with_drafts_shows_the_time_per_token():
 # ---- one client
 
 
-def test_each_piece_has_its_time_and_tokens_are_those_that_the_server_counts(stand_in):
-    [one] = sent(stand_in, "m", 1, 6, api_key="secret", extra_body={"min_p": 0.1})
+@pytest.mark.parametrize("model", ["m", "reasoning", "reasoning_content"])
+def test_each_piece_has_its_time_and_tokens_are_those_that_the_server_counts(stand_in, model):
+    """What a model thinks is text, too."""
+    is_chat = model != "m"
+    client = {"api_key": "secret", "endpoint": ENDPOINTS[is_chat], "extra_body": {"min_p": 0.1}}
+    [one] = sent(stand_in, model, 1, 6, **client)
     assert (one.error, len(one.token_times), one.prompt_tokens, one.output_tokens) == (None, 6, 11, 6)
     assert one.ttft >= PIECE and min(one.gaps) > 0 and one.latency >= 6 * PIECE
-    [body], [head] = stand_in.bodies, stand_in.heads
-    expected = {"prompt": "hello", "max_tokens": 6, "temperature": 0, "stream": True, "min_p": 0.1}
-    assert body == {"model": "m", **expected, "stream_options": {"include_usage": True}}
-    assert head["authorization"] == "Bearer secret"
+    text = {"messages": [{"role": "user", "content": "hello"}]} if is_chat else {"prompt": "hello"}
+    expected = {"model": model, **text, "max_tokens": 6, "temperature": 0, "stream": True, "min_p": 0.1}
+    assert stand_in.bodies == [{**expected, "stream_options": {"include_usage": True}}]
+    assert stand_in.heads[0]["authorization"] == "Bearer secret"
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
@@ -208,14 +207,6 @@ def test_only_an_answer_that_ends_is_complete(stand_in, endpoint, caplog):
     assert all(one.error for one in broken), dict(zip(BROKEN, broken, strict=True))
     [one] = sent(stand_in, "full", 1, endpoint=endpoint)
     assert one.error.startswith("RateLimitError") and len(stand_in.bodies) == 2 + len(BROKEN) + 1
-
-
-@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_what_a_model_thinks_is_text_of_its_answer(stand_in, field):
-    """Its first token is the first that the client sees."""
-    [one] = sent(stand_in, field, 1, 6, endpoint=ENDPOINTS[1])
-    assert (one.error, len(one.token_times), len(one.gaps)) == (None, 6, 5)
-    assert stand_in.bodies[0]["messages"] == [{"role": "user", "content": "hello"}]
 
 
 def test_requests_are_sent_at_their_times_and_not_more_than_are_allowed(stand_in):
@@ -231,7 +222,9 @@ def test_requests_carry_the_name_that_the_server_has(stand_in):
     """Our server has the last part of a path, and some servers say nothing."""
     names = ["Qwen/Qwen3-0.6B", "Qwen3-0.6B", "tiny-qwen3"]
     cases = [(name, names, name) for name in names] + [("models/tiny-qwen3/", names, "tiny-qwen3")]
-    cases += [("x", silent, "x") for silent in ([], None, ["no JSON"])] + [(None, ["one"], "one")]
+    # The last one is mlx-lm's, where nothing was ever downloaded.
+    silent = [], failure(404, "Not Found"), Response("", media_type="application/json")
+    cases += [(None, ["one"], "one"), *(("x", each, "x") for each in silent)]
     for wanted, stand_in.models, name in cases:
         assert served_model(wanted, stand_in.url, None, {}) == name
 
@@ -336,7 +329,7 @@ def test_backend_names_an_api_and_engine_backend_our_port():
         ("", [], "lists no models; give --model"),
         ("--model models/c", ["a", "b"], "--model models/c: the server has a, b"),
         ("--api-key wrong", ["a"], "give its key, as --api-key"),
-        ("", ["starting"], "the server is starting"),
+        ("", failure(503, "the server is starting"), "the server is starting"),
     ],
 )
 def test_a_server_that_cannot_be_asked_ends_with_one_line(stand_in, options, listed, says, refused):

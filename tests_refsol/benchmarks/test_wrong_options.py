@@ -7,6 +7,7 @@ from benchmarks.serving import processes
 from tiny_llm_kit.engine.backends.installation import installed_backends
 
 READS = "with the answer: the model reads at most 4,096"
+PRESET = "--preset chunked-prefill"
 LATENCY = (
     ("--phase decode --input-len 8 4097", f"4,101 tokens {READS}"),
     *((f"--phase {phase} --input-len 8 4097", f"4,097 tokens {READS}") for phase in ("prefill", "chunk")),
@@ -25,21 +26,15 @@ THROUGHPUT = (
     ("--compare xllamacpp --random-weights", "reads the file of --model: leave random weights out"),
     *((f"--dataset no-file.{kind}", f"no-file.{kind}: cannot be read") for kind in ("txt", "json")),
     ("--dataset chat --random-weights", "--dataset chat: a text needs a tokenizer"),
-    (
-        "--dataset shared-prefix --input-len 32",
-        "--input-len 32: shared-prefix needs more than the 32 own tokens",
-    ),
+    ("--dataset shared-prefix --input-len 32", "--input-len 32: shared-prefix needs more than the 32"),
     ("--dataset decode-heavy --num-prompts 8", "needs more than its 8 streams"),
     ("--dataset decode-heavy --compare transformers --random-weights", "arrive among our engine's steps"),
     ("--max-num-batched-tokens 3", "max_num_batched_tokens is 3"),
     ("--model no-such-model", "model 'no-such-model'"),
-    *(
-        (f"--preset chunked-prefill {wrong}", "usage: ")
-        for wrong in ("--steps 0", "--steps few", "--rounds 0")
-    ),
-    *((f"--preset chunked-prefill {wrong}", "usage: ") for wrong in ("--config gpt-5", "--dataset random")),
-    ("--preset chunked-prefill --model no-such-model", "model 'no-such-model'"),
-    ("--preset chunked-prefill --long-tokens 5000", "the model reads at most 4,096"),
+    *((f"{PRESET} {wrong}", "usage: ") for wrong in ("--steps 0", "--steps few", "--rounds 0")),
+    *((f"{PRESET} {wrong}", "usage: ") for wrong in ("--config gpt-5", "--dataset random", "--preset x")),
+    (f"{PRESET} --model no-such-model", "model 'no-such-model'"),
+    (f"{PRESET} --long-tokens 5000", "the model reads at most 4,096"),
 )
 SERVE = (
     ("--capacity", "--goodput"),
@@ -59,17 +54,11 @@ SERVE = (
     ("--config tiny-qwen3 --compare transformers", "random weights are our server's alone"),
     ("--compare transformers", "pip install --no-deps accelerate"),
 )
-KV = (
-    (
-        "--returning --model tiny-qwen3 --input-len 128",
-        "--input-len 128: give more than a block of 128 tokens",
-    ),
-)
 CASES = [
     *((latency, f"--config tiny-qwen3 --layers 1 {options}", says) for options, says in LATENCY),
     *((throughput, f"--model tiny-qwen3 --device cpu {options}", says) for options, says in THROUGHPUT),
     *((serve, options, says) for options, says in SERVE),
-    *((kv_pages, options, says) for options, says in KV),
+    (kv_pages, "--returning --model tiny-qwen3 --input-len 128", "give more than a block of 128 tokens"),
 ]
 
 
