@@ -105,8 +105,8 @@ def _frame(
 
 def _sentences(plan: Sequence[Any], events: Sequence[Event], scheduler: Any) -> list[str]:
     """What has happened since the last plan, and what this one computes."""
-    who = {kind: [e.request for e in events if e.kind == kind] for kind in
-           ("finish", "arrive", "preempt", "prefill", "resume")}  # fmt: skip
+    kinds = "finish", "arrive", "preempt", "prefill", "resume"
+    who = {kind: [e.request for e in events if e.kind == kind] for kind in kinds}
     said = [f"{letter(one)} has its last token and leaves." for one in who["finish"]]
     said += [f"{letter(one)} arrives." for one in who["arrive"]]
     said += [f"No block is free: {letter(one)}, the youngest, is preempted." for one in who["preempt"]]
