@@ -32,10 +32,36 @@ Import = tuple[Path, frozenset[str]]  # a file, and the names that an import bin
 
 @cache
 def ceilings() -> dict[str, int]:
-    """How many lines of code each room may have, by its folder, from pyproject.toml."""
+    """How many lines of code there may be, by what they are, from pyproject.toml; see `files_below`."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     table = text.partition("[tool.tiny_llm.ceilings]")[2].partition("\n[")[0]
-    return {room: int(lines) for room, lines in re.findall(r'^"(.+)" = (\d+)$', table, re.MULTILINE)}
+    return {name: int(lines) for name, lines in re.findall(r'^"(.+)" = (\d+)$', table, re.MULTILINE)}
+
+
+def files_below(name: str) -> list[Path]:
+    """The source files of a ceiling.
+
+    Args:
+        name: a folder, with all that is below it; "tests" is all tests, and "js and css" what browsers read.
+    """
+    if name == "js and css":
+        folders = [ROOT / folder for folder in ("src", "book/src", "book/theme", "book/tools")]
+        return [file for folder in folders for file in folder.rglob("*.*") if file.suffix in (".js", ".css")]
+    folders = ("tests", "tests_refsol") if name == "tests" else (name,)
+    files = [file for folder in folders for file in source_files(ROOT / folder)]
+    return [file for file in files if LEARNER not in file.parents]  # stubs are made from the reference
+
+
+def rooms() -> list[str]:
+    """The folders with sources: the packages of `src`, the folders in them, and what stands beside `src`."""
+    packages = [folder for folder in sorted(SOURCES.iterdir()) if folder.is_dir() and folder != LEARNER]
+    inner = [folder for package in packages for folder in (package, *sorted(package.iterdir()))]
+    others = [
+        ROOT / name
+        for name in ("authors", "benchmarks", "book", "book/tools", "models", "tests", "tests_refsol")
+    ]
+    found = [folder for folder in (*inner, *others) if folder.is_dir() and source_files(folder)]
+    return [folder.relative_to(ROOT).as_posix() for folder in found]
 
 
 @cache
@@ -72,7 +98,7 @@ def docstring_lines(source: str) -> set[int]:
 
 def files_of(room: str) -> list[Path]:
     """The source files of a room, without those of the rooms below it."""
-    below = [ROOT / other for other in ceilings() if other.startswith(f"{room}/")]
+    below = [ROOT / other for other in rooms() if other.startswith(f"{room}/")]
     folder = ROOT / room
     return [file for file in source_files(folder) if not any(other in file.parents for other in below)]
 
@@ -210,9 +236,13 @@ def files_of_an_answer(port: str) -> tuple[int, int]:
 def report_house(console: Console) -> int:
     """Print the sizes of all rooms, and the figures of the learner's package."""
     table = Table("room", "files", "code lines", "ceiling", "lines", box=None, pad_edge=False)
-    for room, ceiling in ceilings().items():
+    for room in rooms():
         files, code, raw = sizes(files_of(room))
-        table.add_row(room, *(f"{number:,}" for number in (files, code, ceiling, raw)))
+        table.add_row(room, f"{files:,}", f"{code:,}", "", f"{raw:,}")
+    table.add_section()
+    for name, ceiling in ceilings().items():
+        files, code, raw = sizes(files_below(name))
+        table.add_row(f"all of {name}", *(f"{number:,}" for number in (files, code, ceiling, raw)))
     console.print(table)
     number, code, raw = sizes(source_files(LEARNER))
     console.print(f"\nsrc/tiny_llm: {raw:,} lines, {code:,} of code, in {number} files")

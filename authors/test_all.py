@@ -5,6 +5,7 @@ That is the authors' tools, by their lock file, and the torch port. `--smoke` ne
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -30,11 +31,11 @@ IN_THE_PREFIX_CHECK = ("tests/test_week_[123]_*", "tests/test_week_4_day_[2345]*
 TESTS: Check = (
     "the tests of the product, and those of kernels on the reference",
     [
-        "test-refsol", "--", "-n", str(WORKERS), "--dist", "worksteal",
-        "-p", "no:anyio", "-p", "no:schemathesis",  # they cost time in each test, and none needs their fixtures
+        # Both plugins cost time in each test, and none needs their fixtures.
+        *shlex.split(f"test-refsol -- -n {WORKERS} --dist worksteal -p no:anyio -p no:schemathesis"),
         *(f"--ignore-glob={glob}" for glob in IN_THE_PREFIX_CHECK),
     ],
-)  # fmt: skip
+)
 LONG = "--long"
 LONG_ADDS = (
     "two real trainings of three steps, whose weights must be equal to the byte: 20 s; two minutes of soaking, and "
@@ -53,9 +54,7 @@ SMOKE: list[Check] = [
     ("the tests of Week 1 on the reference", ["test-refsol", "--week", "1"]),
 ]
 SECONDS_OF_TWO_CORES = 340  # of all checks, on a quiet machine
-NOT_INHERITED = (
-    "PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_PLUGINS", "PYTHONDONTWRITEBYTECODE",
-)  # fmt: skip
+NOT_INHERITED = re.compile("PYTEST_(ADDOPTS|DISABLE_PLUGIN_AUTOLOAD|PLUGINS)|PYTHONDONTWRITEBYTECODE")
 SOAKS: list[Check] = [
     ("the soak: every answer under pressure is that of the request alone", ["soak", "--minutes", "2"]),
     ("the soak of the server: its clients, too", ["soak", "--server", "--clients", "200"]),
@@ -150,7 +149,7 @@ def _environment(threads: int) -> dict[str, str]:
     Options that users set for their own pytest runs, such as `-x` or `-k`, are dropped. Bytecode is kept even if the
     machine's setting forbids it: otherwise each of more than a hundred processes would compile the libraries.
     """
-    mine = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+    mine = {name: value for name, value in os.environ.items() if not NOT_INHERITED.fullmatch(name)}
     return mine | {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
 
 

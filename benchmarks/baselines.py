@@ -57,12 +57,11 @@ BASELINES = {
 
 def hub_shape(config: ModelConfig) -> dict[str, Any]:
     """The shape of a model by the names that configurations on the hub have."""
-    names = (
-        "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
-        "intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
-        "rope_theta",
-    )  # fmt: skip
-    return {name: getattr(config, name) for name in names}
+    names = """
+        hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim intermediate_size vocab_size
+        max_position_embeddings rms_norm_eps tie_word_embeddings rope_theta
+    """
+    return {name: getattr(config, name) for name in names.split()}
 
 
 def file_of(model: str) -> Path:

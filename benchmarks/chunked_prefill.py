@@ -144,7 +144,7 @@ def measure(
     backend: str,
     device: str,
     progress: Progress,
-    engine_of: EngineOf | None = None,
+    engine_of: EngineOf | None,
 ) -> dict[str, Any]:
     """Measure every workload with every chunk size, then every policy, then both engines.
 

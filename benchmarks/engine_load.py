@@ -74,8 +74,8 @@ class Counts:
         self._engine = engine
         self.calls = self.preemptions = self.peak_blocks = 0
         self._before = replace(engine.runner.waste)
-        self._drafts = engine.speculation and replace(engine.speculation.counts)
-        engine.scheduler.model = cast(PackedModel, self)  # `__getattr__` has the rest of it
+        self._drafts = (drafts := engine.extensions.get("drafts")) and replace(drafts.counts)
+        engine.loop.model = cast(PackedModel, self)  # `__getattr__` has the rest of it
 
     def __call__(self, event: Event) -> None:
         if event.kind == "preempt":
@@ -107,7 +107,7 @@ class Counts:
             "preemptions": self.preemptions,
             "peak_blocks": self.peak_blocks,
             "num_blocks": self._engine.allocator.num_blocks,
-            "compiled_shapes": self._engine.shapes.num_shapes,
+            "compiled_shapes": self._engine.extensions["shapes"].num_shapes,
             "setup_seconds": self._engine.setup_seconds,
             "scheduled_tokens": waste.tokens,
             "computed_tokens": waste.padded_tokens,
@@ -118,9 +118,9 @@ class Counts:
 
     def _draft_figures(self) -> dict[str, int]:
         """Drafts since the start; none of it for an engine without them."""
-        if self._engine.speculation is None or self._drafts is None:
+        if self._drafts is None:
             return {}
-        now, before = vars(self._engine.speculation.counts), vars(self._drafts)
+        now, before = vars(self._engine.extensions["drafts"].counts), vars(self._drafts)
         return {name: now[name] - before[name] for name in now}
 
 

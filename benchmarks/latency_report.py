@@ -4,26 +4,22 @@ Results of kind "decode", "prefill" and "roofline" are of three earlier commands
 """
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
-from tiny_llm_kit.engine.samples import ratio
 from tiny_llm_kit.engine.weights.random_weights import shape
 from tiny_llm_kit.model.config import ModelConfig
-from tiny_llm_kit.trace.tables import figures_table
 from tiny_llm_kit.trace.text import counted
 
-from .report import OURS, medians, model_name, noise, print_header
+from .report import OURS, Report, Speed, Speeds, header, results_table, speeds_table
 
 Result = Mapping[str, Any]
-WIDTH = 16  # of a full bar
-TITLES = {
-    "decode": "Decode: one token per row, after `context` tokens",
-    "prefill": "Prefill: a prompt of `context` tokens, and its next token",
-    "chunk": "Chunks: tokens of a prompt, without the head",
+# Phase -> what its cases are, rows × tokens.
+SAYS = {
+    "decode": "decode: one token for each row, after so many tokens",
+    "prefill": "prefill: a prompt of so many tokens, and its next token",
 }
 
 
@@ -64,24 +60,6 @@ class Point(NamedTuple):
     speed: float
 
 
-class Line(NamedTuple):
-    """One engine in one case, with its best number of threads (0 where the port does not say).
-
-    `tokens_per_second` are those of all rows, `spread` is the quartile distance over the median, `ours_is` how many
-    times faster our engine was with its own best threads. `roofline` is the share of the read bandwidth that the
-    weights and the cache of a decode step need at least.
-    """
-
-    rows: int
-    context: int
-    name: str
-    threads: int
-    tokens_per_second: float
-    spread: str
-    ours_is: float | None
-    roofline: float | None
-
-
 def work(config: ModelConfig, tokens: int, itemsize: int) -> Work:
     """The work of the layers for a call of this many tokens without a past. A product and a sum are two operations."""
     queries = config.num_attention_heads * config.head_dim
@@ -94,18 +72,23 @@ def work(config: ModelConfig, tokens: int, itemsize: int) -> Work:
     )
 
 
-def cases_of(result: Result, phase: str) -> list[Mapping[str, Any]]:
-    """The cases of one phase, each with `rows`, `context`, `threads` and `seconds` by engine."""
-    if result["kind"] == "roofline":
-        return [
-            case | {"context": case["tokens"], "seconds": {OURS: case["seconds"]}} for case in result["cases"]
-        ]
-    return [case for case in result["cases"] if case.get("phase", result["kind"]) == phase]
+def chunks(result: Result) -> dict[int, float]:
+    """Seconds of our engine's chunks by their tokens: the median with the best number of threads."""
+    found: dict[int, float] = {}
+    for case in result["cases"]:
+        if result["kind"] == "roofline":
+            tokens, samples = case["tokens"], case["seconds"]
+        elif case.get("phase") == "chunk":
+            tokens, samples = case["context"], case["seconds"][OURS]
+        else:
+            continue
+        found[tokens] = min(statistics.median(samples), found.get(tokens, float("inf")))
+    return found
 
 
 def has_roofline(result: Result) -> bool:
     """Whether it has chunks of several sizes, to be drawn."""
-    return result["kind"] in ("latency", "roofline") and len(points(result)) > 1
+    return result["kind"] in ("latency", "roofline") and len(chunks(result)) > 1
 
 
 def roof(result: Result) -> Roof:
@@ -122,99 +105,68 @@ def bandwidth(result: Result) -> float:
 
 def points(result: Result) -> list[Point]:
     """The points of our engine's chunks, by medians."""
-    plan, seconds = result["plan"], {}
+    plan, seconds = result["plan"], chunks(result)
     config, itemsize = shape(plan["config"], plan["layers"]), 4 if plan["dtype"] == "float32" else 2
-    for case in cases_of(result, "chunk"):
-        median = statistics.median(case["seconds"][OURS])
-        seconds[case["context"]] = min(median, seconds.get(case["context"], median))
     needed = {tokens: work(config, tokens, itemsize) for tokens in seconds}
     return [Point(n, best, needed[n].intensity, needed[n].operations / best) for n, best in seconds.items()]
 
 
-def lines(result: Result, phase: str) -> Iterator[Line]:
-    """The lines of every engine in every case, each with its own best number of threads."""
-    cases: dict[tuple[int, int], list[Mapping]] = {}
-    for case in cases_of(result, phase):
-        cases.setdefault((case["rows"], case["context"]), []).append(case)
-    for (rows, context), runs in cases.items():
-        ours = _best(runs, OURS)["seconds"][OURS]
-        for name in runs[0]["seconds"]:
-            best = _best(runs, name)
-            samples, tokens = best["seconds"][name], rows if phase == "decode" else context
-            speed = tokens / statistics.median(samples)
-            ours_is = None if name == OURS else ratio(samples, ours)
-            share = _roofline(result, best, name) if phase == "decode" else None
-            yield Line(rows, context, name, best["threads"], speed, noise(samples), ours_is, share)
+def speeds(result: Result) -> Speeds:
+    """The speed of every engine in every case of decode and prefill, each with its own best number of threads."""
+    cases: dict[tuple[str, int, int], list[Mapping]] = {}
+    for case in result["cases"]:
+        if (phase := case.get("phase", result["kind"])) in SAYS:
+            cases.setdefault((phase, case["rows"], case["context"]), []).append(case)
+    return {
+        f"{phase} {rows} × {context:,}": {
+            name: _speed(result, phase, runs, name) for name in runs[0]["seconds"]
+        }
+        for (phase, rows, context), runs in cases.items()
+    }
 
 
-def _best(runs: list[Mapping], name: str) -> Mapping:
-    """The run with the number of threads that was fastest for `name`."""
-    return min(runs, key=lambda run: statistics.median(run["seconds"][name]))
+def _speed(result: Result, phase: str, runs: list[Mapping], name: str) -> Speed:
+    """One engine in one case. Further cells: its threads, and of a decode step the share of the roofline.
+
+    The share: the bytes that a step must read, of what memory delivers in the time that it took.
+    """
+    best = min(runs, key=lambda run: statistics.median(run["seconds"][name]))
+    samples = best["seconds"][name]
+    seconds, weights = statistics.median(samples), result["weight_bytes"]
+    if phase == "prefill":
+        return Speed(best["context"] / seconds, samples, (str(best["threads"]), ""))
+    needed = weights.get(name, weights[OURS])  # baselines have our plain ones
+    needed += result["kv_bytes_per_token"] * best["context"] * best["rows"]
+    share = needed / bandwidth(result) / seconds
+    return Speed(best["rows"] / seconds, samples, (str(best["threads"]), f"{share:.0%}"))
 
 
-def _roofline(result: Result, run: Mapping, name: str) -> float:
-    """The bytes that a step must read, as a share of what memory delivers in the time that it took."""
-    weights = result["weight_bytes"]  # baselines have our plain ones
-    needed = weights.get(name, weights[OURS]) + result["kv_bytes_per_token"] * run["context"] * run["rows"]
-    return needed / bandwidth(result) / statistics.median(run["seconds"][name])
-
-
-def speeds(result: Result, phase: str) -> Table:
-    """A table with a row per engine and case."""
-    columns = ("rows", "context", "engine", "threads", "tokens/s", "spread", "tiny-llm is", "roofline")
-    table = Table(*columns, box=None, pad_edge=False)
-    for line in lines(result, phase):
-        table.add_row(
-            *map(str, line[:4]),
-            f"{line.tokens_per_second:.1f}",
-            line.spread,
-            "" if line.ours_is is None else f"{line.ours_is:.2f} ×",
-            "" if line.roofline is None else f"{100 * line.roofline:.0f} %",
-            style="bold" if line.name == OURS else "",
-        )
-    return table
-
-
-def chunks(result: Result) -> Table:
+def roofline_table(result: Result) -> Table:
     """A table with a row per chunk."""
     limit = roof(result)
-    table = figures_table("tokens/call", "ms", "ms/token", "op/byte", "Gop/s", "of the roof")
-    table.columns[0].justify = "right"
-    table.add_column("")
-    for point in points(result):
-        table.add_row(
-            f"{point.tokens:,}",
+    rows = (
+        (
+            counted(point.tokens, "token"),
             f"{1000 * point.seconds:,.1f}",
             f"{1000 * point.seconds / point.tokens:.2f}",
             f"{point.intensity:,.1f}",
             f"{point.speed / 1e9:.1f}",
             f"{point.speed / limit.at(point.intensity):.0%}",
-            "█" * round(WIDTH * point.speed / limit.operations),
         )
-    return table
+        for point in points(result)
+    )
+    return results_table(
+        ("a chunk, without the head", "ms", "ms/token", "op/byte", "Gop/s", "of the roof"), rows
+    )
 
 
-def show(console: Console, result: Result) -> None:
-    """Print what was measured, on what machine, and a table for each phase."""
-    plan, earlier = result["plan"], None if result["kind"] == "latency" else result["kind"]
-    if earlier == "roofline":
-        layers = shape(plan["config"], plan["layers"]).num_hidden_layers
-        threads = " and ".join(map(str, plan["threads"]))
-        best = f"the better of {threads}" if len(plan["threads"]) > 1 else threads
-        what = f"{counted(layers, 'layer')} of {plan['config']}, {plan['dtype']}, random weights"
-        how = f"{medians(plan['rounds'])}, threads: {best}"
-    else:
-        load = result["provenance"]["machine"]["load_before"]
-        rounds = f"{counted(plan['rounds'], 'round')}, threads {plan['threads']}, load before {load}"
-        what = f"{model_name(plan)}, {plan['dtype']}"
-        how = f"{rounds}; memory {bandwidth(result) / 1e9:.1f} GB/s"
-    print_header(console, result, what, how)
-    for phase in [earlier] if earlier else plan["phase"]:
-        console.print("" if earlier else f"\n{TITLES[phase]}")
-        if phase in ("chunk", "roofline"):
-            limit = roof(result)
-            console.print(
-                f"memory {limit.bytes / 1e9:.1f} GB/s, the fastest large product {limit.operations / 1e9:.0f} Gop/s: "
-                f"ridge point {limit.bend:.1f} op/byte\n"
-            )
-        console.print(chunks(result) if phase in ("chunk", "roofline") else speeds(result, phase))
+def report(result: Result) -> Report:
+    """A table of decode steps and prompts, and one of chunks."""
+    yield header(result, others=f"memory {bandwidth(result) / 1e9:.1f} GB/s")
+    if found := speeds(result):
+        yield "\n".join(says for phase, says in SAYS.items() if any(case.startswith(phase) for case in found))
+        yield speeds_table(found, "engine", "threads", "of roof")
+    if chunks(result):
+        limit = roof(result)
+        yield f"the fastest large product {limit.operations / 1e9:.0f} Gop/s: ridge point {limit.bend:.1f} op/byte"
+        yield roofline_table(result)

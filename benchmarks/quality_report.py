@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
+from rich.console import Group
 
-from tiny_llm_kit.trace.tables import figures_table
-
-from .report import print_header, print_target
+from .report import Report, header, results_table, targets
 
 MOST_DIFFERENCE, LEAST_SAME, MOST_CHANGE = 0.05, 95, 1  # of a default on a CPU: mean, per cent, per cent
 
@@ -21,14 +19,12 @@ def may_be_a_default(found: Mapping[str, float]) -> bool:
     )
 
 
-def show(console: Console, result: Mapping[str, Any]) -> None:
-    """Print what was read, a row for each way, and which of them may be a default."""
+def report(result: Mapping[str, Any]) -> Report:
+    """What was read, a row for each way, and which of them may be a default."""
     plan, found = result["plan"], result["results"]
-    how = f"{plan['tokens']:,} tokens of English in windows of {plan['window']:,}"
-    print_header(console, result, plan["model"], how)
-    table = figures_table("", "tokens", "perplexity", "change", "top 1", "mean |Δ log p|", "largest")
-    for name, each in found.items():
-        table.add_row(
+    size = f"{plan['tokens']:,} tokens of English in windows of {plan['window']:,}"
+    rows = (
+        (
             name,
             f"{each['tokens']:,}",
             f"{each['perplexity']:.3f}",
@@ -37,17 +33,18 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
             f"{each['mean_difference']:.4f}",
             f"{each['largest_difference']:.3f}",
         )
-    console.print()
-    console.print(table)
-    console.print(
+        for name, each in found.items()
+    )
+    yield header(result, plan["model"], size)
+    yield results_table(("", "tokens", "perplexity", "change", "top 1", "mean |Δ log p|", "largest"), rows)
+    yield (
         "bf16: activations, and plain weights; int8, int16: activations rounded for quantised weights; auto: the "
         "usual product"
     )
-    console.print(
-        f"\nA default may have a mean |Δ log p| of {MOST_DIFFERENCE}, {LEAST_SAME} % of the most probable tokens, "
+    limits = (
+        f"A default may have a mean |Δ log p| of {MOST_DIFFERENCE}, {LEAST_SAME} % of the most probable tokens, "
         f"and {MOST_CHANGE} % more perplexity:"
     )
-    for name, each in found.items():
-        print_target(console, may_be_a_default(each), name)
-    for line in result["left_out"]:
-        console.print(f"Left out: {line}")
+    yield Group(limits, targets((name, may_be_a_default(each)) for name, each in found.items()))
+    if result["left_out"]:
+        yield "\n".join(f"Left out: {line}" for line in result["left_out"])

@@ -6,23 +6,18 @@ where the model ends them. Of one request that decodes, `speed` also says where 
 
 import cProfile
 import pstats
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.trace.tables import figures_table
 from tiny_llm_kit.trace.workload import prompt_of
 
 from .baselines import BASELINES, file_of, is_installed
 from .options import plain
 from .real_text import KINDS
-from .report import OURS, fastest_baseline, print_header, rounds_and_threads
-from .throughput_report import drafts, per_second
 
 if TYPE_CHECKING:
     from .throughput import ThroughputPlan
@@ -87,46 +82,3 @@ def profile(llm: LLM) -> list[dict[str, Any]]:
         {"function": f"{Path(file).name} {name}", "calls": calls / STEPS, "ms": 1000 * own / STEPS}
         for (file, _, name), (calls, _, own, *_) in found
     ]
-
-
-def show(console: Console, result: Mapping[str, Any]) -> None:
-    """Print tokens per second of each engine in each case, the ratio to the fastest baseline, drafts and a step."""
-    plan, cases = result["plan"], result["cases"]
-    print_header(console, result, f"{plan['model']}, {plan['dtype']}", rounds_and_threads(plan))
-    for note in result["notes"]:
-        console.print(note)
-    names = list(next(iter(cases.values()))["runs"])
-    tables = figures_table("tokens/s", *names), figures_table("tiny-llm is", "", "the fastest baseline")
-    for case, each in cases.items():
-        speeds = {name: speed(runs) for name, runs in each["runs"].items()}
-        tables[0].add_row(case, *(f"{each:.1f}" for each in speeds.values()))
-        if baseline := fastest_baseline(speeds):
-            tables[1].add_row(case, f"{speeds[OURS] / speeds[baseline]:.2f} ×", baseline)
-    for table in (table for table in tables if table.row_count):
-        console.print("", table, sep="\n")
-    for case, each in cases.items():
-        for line in drafts(each):
-            console.print(f"{case}: {line}")
-    if "limits" in result:
-        _show_step(console, result)
-
-
-def speed(runs: Sequence[Mapping[str, Any]]) -> float:
-    """Tokens of answers per second, in the median; those of prompts where an answer has one token."""
-    kind = "output_tokens" if runs[0]["output_tokens"] > runs[0]["requests"] else "prompt_tokens"
-    return per_second(list(runs), kind)
-
-
-def _show_step(console: Console, result: Mapping[str, Any]) -> None:
-    limit, runs = result["limits"], next(iter(result["cases"].values()))["runs"]
-    most = limit["bytes_per_second"] / limit["file_bytes"]
-    speed_of_memory = f"{limit['bytes_per_second'] / 1e9:.1f} GB/s"
-    console.print(
-        f"\nMemory delivers {speed_of_memory}, which is the bytes of the file {most:.0f} times per second"
-    )
-    for name, each in runs.items():
-        console.print(f"{name}: {100 * speed(each) / most:.0f} % of that")
-    table = figures_table("a step's milliseconds", "own ms", "calls")
-    for line in result["profile"]:
-        table.add_row(line["function"], f"{line['ms']:.2f}", f"{line['calls']:.1f}")
-    console.print("", table, sep="\n")

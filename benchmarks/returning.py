@@ -63,12 +63,14 @@ class Way:
 
     def put_away(self) -> None:
         """Takes every idle block out of the pool, one by one: a folder drops what it is not fast enough for."""
-        allocator, cold = self.engine.allocator, self.engine.cold
+        allocator, cold = self.engine.allocator, self.engine.extensions.get("cold")
         while self.leaves and allocator.prefix_cache.idle:
             allocator.free(allocator.allocate(len(allocator.blank) + 1))
             if cold is not None:
-                moves: list[Move] = []
-                self.engine.scheduler.waiting.returns.put_moves_into(moves)
+                batch = self.engine.names.PackedBatch()
+                for hook in self.engine.loop.hooks.batch:
+                    hook(batch, [])
+                moves: list[Move] = batch.moves
                 written = [move.digest for move in moves if move.target.level == FOLDER]
                 cold.make(moves)
                 wait_for(cold, written)
@@ -81,7 +83,7 @@ class Way:
         """Lets the conversation return alone, then beside another request: seconds, and its answer."""
         self.put_away()
         alone = returned(self.engine, prompt)
-        cold = self.engine.cold
+        cold = self.engine.extensions.get("cold")
         block = cold.costs.back.get(self.level) if cold is not None and self.level else None
         self.put_away()
         beside = returned(self.engine, prompt, VICTIM)
@@ -235,7 +237,8 @@ def measure(plan: ReturningPlan, port: Port, report: RunProgress) -> dict[str, A
             "provenance": before,
             "block_size": BLOCK,
             "block_bytes": {
-                name: way.engine.cold.pages.row_bytes if way.engine.cold else 0 for name, way in ways.items()
+                name: cold.pages.row_bytes if (cold := way.engine.extensions.get("cold")) else 0
+                for name, way in ways.items()
             },
             "samples": taken,
         }

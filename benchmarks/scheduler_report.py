@@ -4,13 +4,11 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Group
 
-from tiny_llm_kit.trace.tables import figures_table
 from tiny_llm_kit.trace.text import counted
 
-from .report import noise, print_header, print_target
+from .report import Report, header, noise, results_table, targets
 
 LIMIT, FLAT = 0.5e-3, 1.5  # seconds per step; how many times the shortest queue's the longest one's may be
 
@@ -23,29 +21,12 @@ def by_scheduler(result: Mapping[str, Any]) -> dict[str, list[Mapping]]:
     return found
 
 
-def table(result: Mapping[str, Any]) -> Table:
-    """A table with a row per scheduler: the mean of a step in the median round, and how it grows."""
-    cases = by_scheduler(result)
-    waiting = [f"{number:,}" for number in result["plan"]["waiting"]]
-    shown = figures_table("ms per step, waiting:", *waiting, "growth", "p99", "spread")
-    for name, of_name in cases.items():
-        longest = of_name[-1]
-        shown.add_row(
-            name,
-            *(f"{1000 * statistics.median(case['mean']):.3f}" for case in of_name),
-            f"{growth(of_name):.2f} ×",
-            f"{1000 * statistics.median(longest['p99']):.3f}",
-            noise(longest["mean"]),
-        )
-    return shown
-
-
 def growth(cases: list[Mapping]) -> float:
     """The factor by which a step takes longer with the longest queue than with the shortest."""
     return statistics.median(cases[-1]["mean"]) / statistics.median(cases[0]["mean"])
 
 
-def targets(result: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+def scheduler_targets(result: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """The targets: below half a millisecond with the longest queue, and as long as with the shortest, but for noise."""
     cases = by_scheduler(result)
     slowest = max(statistics.median(case["mean"]) for of_name in cases.values() for case in of_name)
@@ -55,17 +36,26 @@ def targets(result: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     yield f"flat from {few:,} to {many:,} waiting (below {FLAT} ×): at most {steepest:.2f} ×", steepest < FLAT
 
 
-def show(console: Console, result: Mapping[str, Any]) -> None:
-    """Print what was measured, on which machine, the table, and the targets."""
+def report(result: Mapping[str, Any]) -> Report:
+    """A row per scheduler: the mean of a step in the median round, and how it grows; then the targets."""
     plan = result["plan"]
-    how = f"{counted(plan['rounds'], 'round')} of {counted(plan['steps'], 'step')}"
-    print_header(console, result, "everything in a step but the model", how)
-    prompts = ", ".join(map(str, plan["prompts"]))
-    console.print(
-        f"\n{plan['slots']} slots, chunks of {plan['chunk']}, prompts of {prompts} tokens in turns,\n"
-        f"{plan['answer']} tokens each. Processor time: the mean of a step in the median round;\n"
-        "p99 and spread are those of the longest queue.\n"
+    rows = (
+        (
+            name,
+            *(f"{1000 * statistics.median(case['mean']):.3f}" for case in cases),
+            f"{growth(cases):.2f} ×",
+            f"{1000 * statistics.median(cases[-1]['p99']):.3f}",
+            noise(cases[-1]["mean"]),
+        )
+        for name, cases in by_scheduler(result).items()
     )
-    console.print(table(result))
-    for says, is_met in targets(result):
-        print_target(console, is_met, says)
+    prompts = ", ".join(map(str, plan["prompts"]))
+    waiting = [f"{number:,}" for number in plan["waiting"]]
+    yield header(result, "everything in a step but the model", counted(plan["steps"], "step"))
+    yield (
+        f"{plan['slots']} slots, chunks of {plan['chunk']}, prompts of {prompts} tokens in turns,\n"
+        f"{plan['answer']} tokens each. Processor time: the mean of a step in the median round;\n"
+        "p99 and spread are those of the longest queue."
+    )
+    table = results_table(("ms per step, waiting:", *waiting, "growth", "p99", "spread"), rows)
+    yield Group(table, targets(scheduler_targets(result)))

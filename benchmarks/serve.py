@@ -35,7 +35,8 @@ from .serving.vllm_options import check_one_run, file_name, flat, metric_names, 
 
 WARM_UP = 8  # requests, at most, that are sent before anything counts
 NEVER_KEPT = ("api_key", "base_url", "header")  # of a plan in a result
-APIS = {"openai": ENDPOINTS[0], "vllm": ENDPOINTS[0], "openai-chat": ENDPOINTS[1]}  # vLLM's names of clients
+CHAT = "openai-chat"  # vLLM's names of clients: this one has the second endpoint
+APIS = "openai", "vllm", CHAT
 
 
 @dataclass(frozen=True)
@@ -262,8 +263,8 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     options = parser().parse_args(argv)
     if options.api in BACKENDS:
         options.backend, options.api = options.api, "openai"
-    if options.api == "openai-chat":
-        options.endpoint = APIS[options.api]
+    if options.api == CHAT:
+        options.endpoint = ENDPOINTS[1]
     options.api_key = options.api_key or os.environ.get("OPENAI_API_KEY")
     return options
 

@@ -151,7 +151,7 @@ def measure(
         return timed(cast[name], workloads[number])
 
     runs = in_turns({name: partial(run, name) for name in cast}, range(len(workloads)))
-    cast[OURS].llm.engine.ranks.close()
+    cast[OURS].llm.engine.extensions["ranks"].close()
     return {
         "kind": "throughput",
         "backend": port.name,

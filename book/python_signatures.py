@@ -48,10 +48,8 @@ def heads(lines, node, docstring=""):
     if docstring:
         inner = " " * (node.col_offset + 4)
         text = f'"""{" ".join(docstring.split())}"""'
-        result += textwrap.wrap(
-            text, COLUMNS + node.col_offset, initial_indent=inner, subsequent_indent=inner,
-            break_on_hyphens=False,
-        )  # fmt: skip
+        indents = {"initial_indent": inner, "subsequent_indent": inner}
+        result += textwrap.wrap(text, COLUMNS + node.col_offset, break_on_hyphens=False, **indents)
     result += fields(lines, node)
     for method in public_methods(node):
         result += heads(lines, method)

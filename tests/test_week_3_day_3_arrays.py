@@ -335,14 +335,14 @@ def test_a_scheduler_with_preemptions_gives_the_logits_of_each_text_alone(b, s, 
         elif event.kind == "token":  # in the order of the sampled rows
             logits.setdefault(event.request.request_id, []).append(serving.rows.pop(0))
 
-    scheduler = s.HybridScheduler(
-        serving.runner, serving.allocator, max_num_batched_tokens=7, max_num_seqs=4, on_event=hear
+    loop = s.make_loop(
+        "hybrid", serving.runner, serving.allocator, max_num_batched_tokens=7, max_num_seqs=4, on_event=hear
     )
     made = [serving.new_sequence(text, i, max_tokens=8) for i, text in enumerate(texts(rng, 13, 4, 9, 6))]
     for one in made:
-        scheduler.add(one)
-    for _ in steps_of(scheduler, made):
-        scheduler.step()
+        loop.add(one)
+    for _ in steps_of(loop, made):
+        loop.step()
     assert preempted, "the pool is small enough for preemptions"
     for one in made:
         whole = alone(b, week2, one.known_tokens)[one.num_prompt_tokens - 1 : -1]

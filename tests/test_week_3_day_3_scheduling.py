@@ -21,22 +21,22 @@ class Engine(Served):
 
     def plan(self) -> list[tuple[int, int, int]]:
         """Plans and runs a step; returns its plan as (request, start, size)."""
-        planned = self.scheduler.plan(self.model.clock())
+        planned = self.loop.plan(self.model.clock())
         described = [(entry.sequence.request_id, entry.start, entry.size) for entry in planned]
         if planned:
             self.plans.append(described)
-            self.scheduler.commit(planned, self.model.run(self.s.pack(planned)))
+            self.loop.commit(planned, self.model.run(self.s.pack(planned)))
         return described
 
     def finish(self, most=500) -> list:
         """Steps until no work remains; the plans."""
-        for _ in steps_of(self.scheduler, self.sequences, most):
-            assert self.plan() or not self.scheduler.has_work_remaining(), (
-                f"a step computed nothing, and work remains: {why_stuck(self.scheduler, self.sequences)}"
+        for _ in steps_of(self.loop, self.sequences, most):
+            assert self.plan() or not self.loop.has_work_remaining(), (
+                f"a step computed nothing, and work remains: {why_stuck(self.loop, self.sequences)}"
             )
         lost = [one.request_id for one in self.sequences if not one.is_done]
         assert not lost, (
-            f"no work remains, and requests {lost} have not ended: {why_stuck(self.scheduler, self.sequences)}"
+            f"no work remains, and requests {lost} have not ended: {why_stuck(self.loop, self.sequences)}"
         )
         return self.plans
 
@@ -327,7 +327,7 @@ def placed(s, *texts, free=4, caching=False, **options):
         if computed == len(prompt):
             made.take(ord("x"))
         engine.sequences.append(made)
-        engine.scheduler.running.append(made)
+        engine.loop.running.append(made)
     return engine
 
 
@@ -372,7 +372,7 @@ def test_plan_decodes_forgets_who_was_preempted_meanwhile(s):
 
     def make_room(sequence):
         if sequence.request_id == 0:
-            victim = engine.scheduler.running.pop()
+            victim = engine.loop.running.pop()
             victim.num_computed = 0
         return True
 
@@ -463,8 +463,8 @@ def test_no_step_leaves_a_ready_decode_out(s):
     for letter in "klmnop":
         engine.add(letter * 20, max_tokens=1)
     engine.scheduler.max_num_batched_tokens = 6
-    for _ in steps_of(engine.scheduler, engine.sequences):
-        ready = [one.request_id for one in engine.scheduler.running if one.is_decoding]
+    for _ in steps_of(engine.loop, engine.sequences):
+        ready = [one.request_id for one in engine.loop.running if one.is_decoding]
         plan = engine.plan()
         served = [request for request, _, _ in plan]
         assert set(ready) <= set(served), f"{ready} were ready, {served} were served: {plan}"
@@ -514,7 +514,7 @@ def test_make_room_takes_free_blocks_first(s):
     old, young = engine.sequences
     assert engine.scheduler.make_room(old) and len(old.block_table.blocks) == 2, "it has its second block"
     assert engine.scheduler.make_room(young), "its token goes into the block that it has"
-    assert engine.scheduler.running == [old, young], f"nobody is preempted: {engine.kinds('preempt')}"
+    assert engine.loop.running == [old, young], f"nobody is preempted: {engine.kinds('preempt')}"
 
 
 @pytest.mark.task("3.3.4")
@@ -524,7 +524,7 @@ def test_make_room_takes_as_many_victims_as_blocks_are_missing(s):
     oldest = engine.sequences[0]
     oldest.known_tokens += [*b"x" * 8]
     assert engine.scheduler.make_room(oldest), "it goes on"
-    left = [one.request_id for one in engine.scheduler.running]
+    left = [one.request_id for one in engine.loop.running]
     assert left == [0, 1], f"13 tokens are known, 1 block is there: 3 victims, and 0 and 1 run on, not {left}"
     assert len(oldest.block_table.blocks) == 4, f"13 tokens are 4 blocks: {oldest.block_table.blocks}"
 
@@ -535,14 +535,14 @@ def test_make_room_takes_the_last_that_was_admitted(s):
     engine = placed(s, ("abcd", 4), ("ef", 2), ("ghijk", 2), free=0)
     first, second, _ = engine.sequences
     assert engine.scheduler.make_room(first)
-    assert engine.scheduler.running == [first, second], (
+    assert engine.loop.running == [first, second], (
         "a prompt in computation is preempted like any other request"
     )
     engine = placed(s, ("ab", 2), ("cdef", 4), ("gh", 2), free=0)
     early, needy, late = engine.sequences
-    engine.scheduler.running[:] = [needy, late, early]
+    engine.loop.running[:] = [needy, late, early]
     assert engine.scheduler.make_room(needy)
-    assert engine.scheduler.running == [needy, late], "`running` is in the order of admission, not of arrival"
+    assert engine.loop.running == [needy, late], "`running` is in the order of admission, not of arrival"
 
 
 @pytest.mark.task("3.3.4")
@@ -551,7 +551,7 @@ def test_make_room_preempts_the_request_itself_if_it_is_the_youngest(s):
     engine = placed(s, ("abc", 3), ("defg", 4), free=0)
     old, young = engine.sequences
     assert engine.scheduler.make_room(young) is False, "it has lost its place"
-    assert engine.scheduler.running == [old], f"the older one runs on: {len(engine.scheduler.running)} run"
+    assert engine.loop.running == [old], f"the older one runs on: {len(engine.loop.running)} run"
     assert (young.block_table.blocks, engine.allocator.num_free) == ([], 1), "its block is free"
 
 
@@ -575,7 +575,7 @@ def test_preemption_takes_one_victim_per_shortage(s):
     engine = shortage(s)
     engine.plan()
     assert engine.kinds("preempt") == [2, 1], f"two blocks were missing: {engine.kinds('preempt')}"
-    assert engine.scheduler.running == [engine.sequences[0]], "request 0 alone runs on"
+    assert engine.loop.running == [engine.sequences[0]], "request 0 alone runs on"
     roomy = shortage(s, num_blocks=7)
     roomy.plan()
     assert roomy.kinds("preempt") == [], f"two blocks are free, and two are needed: {roomy.kinds('preempt')}"
@@ -916,21 +916,19 @@ def test_any_load_is_served_as_each_request_alone(s, requests, seqs, budget, blo
             index, (tokens, answer, _, shared) = waiting.pop(0)
             text = "shared beginning of all"[:tokens] if shared else (chr(ord("A") + index) * tokens)
             engine.add(text, max_tokens=answer)
-        if not engine.scheduler.has_work_remaining():
+        if not engine.loop.has_work_remaining():
             if not waiting:
                 break
             continue
         before = {one.request_id: one.num_preemptions for one in engine.sequences}
-        ready = {one.request_id for one in engine.scheduler.running if one.is_decoding}
+        ready = {one.request_id for one in engine.loop.running if one.is_decoding}
         plan = engine.plan()
-        assert plan, (
-            f"a step computed nothing, and work remains: {why_stuck(engine.scheduler, engine.sequences)}"
-        )
+        assert plan, f"a step computed nothing, and work remains: {why_stuck(engine.loop, engine.sequences)}"
         assert sum(size for _, _, size in plan) <= budget, f"{plan} has more than {budget} tokens"
         victims = {i for i, count in before.items() if engine.sequences[i].num_preemptions > count}
         served = {request for request, _, _ in plan}
         assert ready <= served | victims, f"ready {ready}, served {served}, preempted {victims}"
-        partial = [one for one in engine.scheduler.running if 0 < one.num_computed < one.num_prompt_tokens]
+        partial = [one for one in engine.loop.running if 0 < one.num_computed < one.num_prompt_tokens]
         assert len(partial) <= 1, f"{len(partial)} prompts are partly computed"
     for one in engine.sequences:
         pieces = [

@@ -561,15 +561,15 @@ def test_tokens_are_delayed_where_that_saves_more_padding(s, tokens, delayed):
 
 
 class Engine:
-    """A scheduler with buckets, and a model that checks every batch; each call is kept with its bucket."""
+    """A loop with buckets, and a model that checks every batch; each call is kept with its bucket."""
 
     def __init__(self, s, buckets, budget=16, **options):
         self.s, self.buckets, self.calls = s, buckets, []
         allocator = s.BlockAllocator(64, PAGE, watermark=0.0, enable_prefix_caching=False)
         self.model = FakePackedModel(allocator, s.Sampled, max_model_len=12 if not options else 16)
         options = {"max_num_batched_tokens": budget, "max_num_seqs": 4, **options}
-        self.scheduler = s.HybridScheduler(
-            self.model, allocator, clock=self.model.clock, buckets=buckets, **options
+        self.loop = s.make_loop(
+            "hybrid", self.model, allocator, clock=self.model.clock, buckets=buckets, **options
         )
 
     def serve(self, sizes, most=300):
@@ -581,9 +581,9 @@ class Engine:
             made.append(
                 self.s.Sequence(text, ByteTokenizer(), request_id=number, sampling=sampling, max_seq_len=12)
             )
-            self.scheduler.add(made[-1])
-        for _ in steps_of(self.scheduler, made, most):
-            assert self.scheduler.step() or not self.scheduler.has_work_remaining(), "a step computed nothing"
+            self.loop.add(made[-1])
+        for _ in steps_of(self.loop, made, most):
+            assert self.loop.step() or not self.loop.has_work_remaining(), "a step computed nothing"
         return made
 
 
@@ -600,8 +600,8 @@ def test_no_step_computes_more_than_its_budget(s, rng, mixed_steps):
         steps[-1].append(buckets.of(batch))
         return run(batch)
 
-    plan = engine.scheduler.plan
-    engine.model.run, engine.scheduler.plan = kept, lambda now: (steps.append([]), plan(now))[1]
+    plan = engine.loop.plan
+    engine.model.run, engine.loop.plan = kept, lambda now: (steps.append([]), plan(now))[1]
     made = engine.serve(sizes)
     worst = max(sum(bucket.tokens for bucket in step) for step in steps)
     assert worst <= 16, f"mixed_steps={mixed_steps}: a step computed {worst} padded tokens of a budget of 16"

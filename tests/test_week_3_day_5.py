@@ -26,13 +26,13 @@ def profile(s, math_line=(STEP, TOKEN), memory=(STEP, 0.0)):
 
 
 class Steps:
-    """A scheduler and everything it did.
+    """A loop and everything it did.
 
     Args:
         s: names of the policy.
         name: which policy it is.
         requests: (seconds of arrival, prompt, answer), or with a class at the end.
-        options: passed on to the scheduler.
+        options: passed on to `make_loop`.
     """
 
     def __init__(self, s, name, requests, /, **options):
@@ -40,10 +40,7 @@ class Steps:
         options = {"max_num_batched_tokens": 512, "max_num_seqs": 8, **options}
         made = {name: options.pop(name) for name in ("num_blocks", "cost") if name in options}
 
-        def scheduler(model, allocator, **rest):
-            return s.make_scheduler(name, model, allocator, **rest)
-
-        self.simulation = Simulation(s, scheduler=scheduler, on_event=self._hear, **made, **options)
+        self.simulation = Simulation(s, policy=name, on_event=self._hear, **made, **options)
         self.prompts = [prompt for _, prompt, *_ in requests]
         self.sequences = [self._send(number, *request) for number, request in enumerate(requests)]
 
@@ -422,15 +419,15 @@ def slack_run(s, requests, target=0.062, **options):
 @pytest.mark.task("3.5.5")
 def test_slack_is_that_of_the_most_urgent_request(s):
     """A request is due `latency_target` after its last token; only those that are ready to decode count."""
-    scheduler = slack_run(s, []).simulation.scheduler
+    scheduler = slack_run(s, []).simulation.loop.scheduler
     assert scheduler.slack() == math.inf, "nobody decodes, so nobody waits"
     scheduler.running = [
         SimpleNamespace(is_decoding=ready, token_time=time)
         for ready, time in ((True, 2.0), (True, 1.5), (False, 1.0))
     ]
-    scheduler.now = 1.52
+    scheduler.state.now = 1.52
     assert scheduler.slack() == pytest.approx(0.042), f"due at 1.562: {scheduler.slack()} s are left at 1.52"
-    scheduler.now = 1.6
+    scheduler.state.now = 1.6
     assert scheduler.slack() == pytest.approx(-0.038), "it is late already"
     scheduler.running = scheduler.running[1::-1]
     assert scheduler.slack() == pytest.approx(-0.038), (
@@ -499,8 +496,8 @@ def test_prompt_budget_counts_what_the_decodes_cost(s, mixed, budget, decodes, t
     """20 decodes read memory for 50 ms, with 12 ms of arithmetic: prompts get what that leaves of the target."""
     made = profile(s, memory=(STEP, 0.002))
     options = {"max_num_batched_tokens": budget, "max_num_seqs": 20, "mixed_steps": mixed, "tile": 16}
-    scheduler = Steps(s, "slack", [], profile=made, latency_target=1.0, **options).simulation.scheduler
-    scheduler.latency_target, scheduler.tile, scheduler.now = target, 64, 0.0
+    scheduler = Steps(s, "slack", [], profile=made, latency_target=1.0, **options).simulation.loop.scheduler
+    scheduler.latency_target, scheduler.tile, scheduler.state.now = target, 64, 0.0
     scheduler.running = [SimpleNamespace(is_decoding=True, token_time=0.0) for _ in range(decodes)]
     plan = list(scheduler.running) if mixed else []
     found = scheduler.prompt_budget(plan)
@@ -545,7 +542,7 @@ def running(*kinds):
 @pytest.mark.task("3.5.4")
 def test_victims_are_batch_requests_the_youngest_first(s):
     """Never an interactive one, nobody above the limit, and those who gave way before come last."""
-    scheduler = slack_run(s, [], max_preemptions=2).simulation.scheduler
+    scheduler = slack_run(s, [], max_preemptions=2).simulation.loop.scheduler
     scheduler.running = running(
         ("old", "batch", 0),
         ("chat", "interactive", 0),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.pipeline import Pipeline
 from support.routing_incident import MOST, ROUTED_CASES, RoutedRun, share_of_one
 from support.steps import steps_of
+from tiny_llm_given.serving.step_loop import OneByOne
 
 # Which heads of keys and values a rank holds.
 
@@ -182,7 +183,7 @@ def test_fill_keeps_every_stage_busy_with_one_long_prompt(s, stages):
     """The next chunk is submitted while the last one is on its way, for it waits for no token."""
     pipeline = Pipeline(s, stages)
     made = pipeline.add(30, max_tokens=3)
-    pipeline.scheduler.fill()
+    pipeline.fill()
     assert pipeline.sizes() == [[8]] * stages, (
         f"one chunk for each stage before the first result, not {pipeline.sizes()}"
     )
@@ -198,14 +199,14 @@ def test_fill_remembers_each_plan_and_when_it_was_made(s):
     pipeline = Pipeline(s, 2, max_num_batched_tokens=12)
     pipeline.add(5)
     pipeline.add(30)
-    pipeline.scheduler.fill()
+    pipeline.fill()
     found = [
         (
             each.start,
             [(entry.sequence.request_id, entry.start, entry.stop) for entry in each.plan],
             each.draws,
         )
-        for each in pipeline.scheduler.in_flight
+        for each in pipeline.in_flight
     ]
     first, second = (0, [(0, 0, 5), (1, 0, 7)], [True, False]), (12, [(1, 7, 19)], [False])
     assert found == [first, second], f"in flight, with the time of each plan: {found}"
@@ -215,8 +216,8 @@ def test_fill_remembers_each_plan_and_when_it_was_made(s):
 def test_fill_plans_nothing_while_every_stage_has_work(s):
     """Planning admits requests and reserves blocks, and a plan that is not submitted is lost."""
     pipeline = Pipeline(s, 2, max_num_seqs=8)
-    plans, plan = [], pipeline.scheduler.plan
-    pipeline.scheduler.plan = lambda now: plans.append(plan(now)) or plans[-1]
+    plans, plan = [], pipeline.loop.plan
+    pipeline.loop.plan = lambda now: plans.append(plan(now)) or plans[-1]
     for size in (7, 20, 9, 3):
         pipeline.add(size, max_tokens=5)
     pipeline.finish()
@@ -234,10 +235,10 @@ def test_fill_gives_every_stage_a_share_of_the_decodes(s, requests, stages, shar
     pipeline = Pipeline(s, stages, max_num_batched_tokens=64)
     for _ in range(requests):
         pipeline.add(2, max_tokens=8)
-    for _ in steps_of(pipeline.scheduler, pipeline.sequences):
+    for _ in steps_of(pipeline.loop, pipeline.sequences):
         if all(len(made.tokens) >= 3 for made in pipeline.sequences):
             break
-        pipeline.scheduler.step()
+        pipeline.loop.step()
     found = sorted(map(len, pipeline.sizes()[-stages:]), reverse=True)
     assert found == shares, (
         f"{requests} decodes on {stages} stages are micro-batches of {shares}, not {found}"
@@ -261,10 +262,10 @@ def test_a_request_that_comes_back_computes_each_token_once(s):
     """Its last chunk is one token of its answer, as a decode is, and chunks before it are on their way."""
     pipeline = Pipeline(s, 4)
     made = pipeline.add(12, max_tokens=8)
-    for _ in steps_of(pipeline.scheduler, pipeline.sequences):
+    for _ in steps_of(pipeline.loop, pipeline.sequences):
         if len(made.tokens) == 5:
             break
-        pipeline.scheduler.step()
+        pipeline.loop.step()
     pipeline.scheduler.preempt(made)
     before = len(pipeline.model.batches)
     pipeline.finish()
@@ -279,8 +280,10 @@ def test_a_request_that_comes_back_computes_each_token_once(s):
 def test_with_one_stage_the_steps_are_those_of_day_3_3(s):
     """The same plans in the same order, and the same events at the same times."""
     found = []
-    for cls in (s.PipelinedScheduler, s.HybridScheduler):
-        pipeline = Pipeline(s, 1, num_blocks=7, scheduler=cls)
+    for calls in (None, OneByOne):
+        pipeline = Pipeline(s, 1, num_blocks=7)
+        if calls is not None:
+            pipeline.loop.calls = calls(pipeline.loop)
         for size in (11, 3, 9):
             pipeline.add(size, max_tokens=6)
         pipeline.finish()
@@ -296,9 +299,9 @@ def test_a_plan_of_two_calls_is_two_micro_batches(s):
     pipeline = Pipeline(s, 2, mixed_steps=False, model={"places": 3})
     for size in (2, 3, 18):
         pipeline.add(size, max_tokens=6)
-    for _ in steps_of(pipeline.scheduler, pipeline.sequences):
-        pipeline.scheduler.step()
-        remembered, submitted = len(pipeline.scheduler.in_flight), len(pipeline.model.on_the_way)
+    for _ in steps_of(pipeline.loop, pipeline.sequences):
+        pipeline.loop.step()
+        remembered, submitted = len(pipeline.in_flight), len(pipeline.model.on_the_way)
         assert remembered == submitted, f"{submitted} calls were submitted, and {remembered} are in flight"
     assert pipeline.model.most == 3, "the plan that fills the last place has two calls"
     pipeline.check_answers()
@@ -339,7 +342,7 @@ def test_a_batch_that_cannot_be_submitted_ends_its_own_requests(s):
     pipeline = Pipeline(s, model={"refuses": {1: ConnectionError("a stage is gone")}}, max_num_seqs=2)
     made = [pipeline.add(8), pipeline.add(8), pipeline.add(8)]
     with pytest.raises(ConnectionError, match="a stage is gone"):
-        pipeline.scheduler.step()
+        pipeline.loop.step()
     found = [each.error for each in made]
     assert found == ["a stage is gone", "a stage is gone", None], (
         f"one request per micro-batch; errors: {found}"
@@ -356,12 +359,12 @@ def test_a_token_goes_to_the_request_that_it_was_drawn_for(s):
     """The last chunk of a prompt and another prompt share a micro-batch, and the first is aborted on its way."""
     pipeline = Pipeline(s, 2, max_num_batched_tokens=8)
     first, other = pipeline.add(12, 4), pipeline.add(3, 4)
-    pipeline.scheduler.step()
-    [flying] = pipeline.scheduler.in_flight
+    pipeline.loop.step()
+    [flying] = pipeline.in_flight
     assert [entry.sequence for entry in flying.plan] == [first, other], "4 tokens of one prompt, 3 of another"
     first.abort()
-    for _ in steps_of(pipeline.scheduler, pipeline.sequences):
-        pipeline.scheduler.step()
+    for _ in steps_of(pipeline.loop, pipeline.sequences):
+        pipeline.loop.step()
     assert (first.tokens, other.tokens) == ([], pipeline.answer_of(other)), (
         "the token of an aborted request is nobody's"
     )
@@ -387,9 +390,9 @@ def test_random_loads_give_the_answers_of_solo_runs(s, data, stages, caching):
         for made, end in ends.items():
             if end == number:
                 made.abort()
-        if number > 6 and not pipeline.scheduler.has_work_remaining():
+        if number > 6 and not pipeline.loop.has_work_remaining():
             break
-        pipeline.scheduler.step()
+        pipeline.loop.step()
     for made in pipeline.sequences:
         assert made.is_done, f"request {made.request_id} has not ended"
         alone = pipeline.answer_of(made)

@@ -4,7 +4,6 @@ Oracles: exact plans and batches; each request's answer as it is without drafts,
 """
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import islice
 
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from support.packed import PackedServing
 from support.served import Served, sequence
 from support.steps import steps_of
+from tiny_llm_given.serving.proposals import Proposals
 from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
 
 QWEN = small_model(
@@ -195,8 +195,8 @@ class Engine(Served):
     def __init__(self, s, *arguments, change=lambda right, sequence: right, k=3, **options):
         proposer = Guesses(change)
         proposer.right = lambda sequence, k: self.model.answer_alone(sequence.known_tokens, k)
-        make = partial(s.SpeculativeScheduler, proposer=proposer, num_speculative_tokens=k)
-        super().__init__(s, *arguments, make=make, **{"max_num_batched_tokens": 16, **options})
+        self.proposals = Proposals(s.choose_k, proposer, k)
+        super().__init__(s, *arguments, drafts=self.proposals, **{"max_num_batched_tokens": 16, **options})
 
     def decoding(self, prompt="ab", answer="x", **sampling):
         """Adds a request that runs and is ready to decode, put there by hand."""
@@ -210,7 +210,7 @@ class Engine(Served):
         running = list(self.scheduler.running)
         plan = [self.s.Scheduled(one, one.num_computed, 1) for one in running]
         proposals = {number: [*text.encode()] for number, text in proposals.items()}
-        self.scheduler.plan_drafts(plan, proposals)
+        self.put_drafts_on(plan, proposals)
         for entry, one in zip(plan, running, strict=True):
             assert entry.sequence is one, "each entry stays where it is in the plan"
             assert (entry.start, entry.size) == (one.num_computed, 1), (
@@ -219,10 +219,14 @@ class Engine(Served):
             assert one.num_uncomputed == 1, "a draft is not a known token"
         return [(one.sequence.request_id, bytes(getattr(one, "drafts", ())).decode()) for one in plan]
 
+    def put_drafts_on(self, plan, proposals) -> None:
+        """Drafts in a plan, with the loop's budget and blocks."""
+        self.s.plan_drafts(plan, proposals, self.scheduler.max_num_batched_tokens, self.allocator)
+
     def finish(self, check=lambda: None) -> list[str]:
         """Steps until no work remains; the model's calls."""
-        for _ in steps_of(self.scheduler, self.sequences):
-            self.scheduler.step()
+        for _ in steps_of(self.loop, self.sequences):
+            self.loop.step()
             check()
         self.check_answers()
         return self.model.trace
@@ -236,7 +240,7 @@ def test_drafts_follow_a_decode_of_the_plan(s):
         engine.decoding(max_tokens=9)
     plan = [s.Scheduled(one, one.num_computed, 1) for one in engine.sequences]
     before = list(plan)
-    engine.scheduler.plan_drafts(plan, {0: [7, 8], 2: [9]})
+    engine.put_drafts_on(plan, {0: [7, 8], 2: [9]})
     assert [type(entry) for entry in plan] == [s.Drafted, s.Scheduled, s.Drafted], f"the entries: {plan}"
     assert plan[1] is before[1], "an entry without a proposal stays"
     assert (plan[0].drafts, plan[2].drafts) == ((7, 8), (9,)), f"{plan[0].drafts}, {plan[2].drafts}"
@@ -258,7 +262,7 @@ def test_drafts_take_what_the_plan_leaves_of_the_budget(s):
         plan = [s.Scheduled(one, one.num_computed, 1) for one in engine.sequences]
         chunk = s.Scheduled(decoding(s, engine.allocator, "k" * 12, ""), 0, 9)
         plan.append(chunk)
-        engine.scheduler.plan_drafts(plan, {n: [*text.encode()] for n, text in proposals.items()})
+        engine.put_drafts_on(plan, {n: [*text.encode()] for n, text in proposals.items()})
         found = [bytes(getattr(entry, "drafts", ())).decode() for entry in plan]
         assert found == [*expected, ""], f"4 drafts fit, the first proposal first: {proposals} gave {found}"
         held = [len(one.block_table.blocks) for one in engine.sequences]
@@ -338,7 +342,7 @@ def test_no_request_is_preempted_for_a_draft(s):
     engine.decoding("abc", max_tokens=9)
     young = engine.decoding("abcdef", max_tokens=9)
     engine.plan_drafts({0: "pqr"})
-    assert (engine.scheduler.running[-1], young.num_preemptions) == (young, 0), "a guess preempts nobody"
+    assert (engine.loop.running[-1], young.num_preemptions) == (young, 0), "a guess preempts nobody"
     assert len(young.block_table.blocks) == 2
 
 
@@ -450,7 +454,7 @@ def test_right_drafts_save_steps(s):
     engine.add("ab", max_tokens=9)
     trace = engine.finish()
     assert trace == ["ab@0", "cdef@2", "ghij@6"], f"the calls of the model: {trace}"
-    counts = engine.scheduler.counts
+    counts = engine.proposals.counts
     assert (counts.drafts, counts.draft_tokens, counts.accepted_tokens) == (2, 6, 6)
 
 
@@ -616,23 +620,23 @@ def test_a_model_answers_as_without_drafts(b, s, rng):
     model = b.Qwen3ModelWeek3(random_checkpoint(b, QWEN))
     texts = [rng.integers(0, 61, size=length).tolist() for length in (9, 5, 7)]
 
-    def answers(kind, **options):
+    def answers(**options):
         serving = PackedServing(b, s, model)
-        scheduler = kind(serving.runner, serving.allocator, max_num_batched_tokens=24, **options)
+        loop = s.make_loop("hybrid", serving.runner, serving.allocator, max_num_batched_tokens=24, **options)
         made = [
             serving.new_sequence(text, number, max_tokens=14, **sampling)
             for number, (text, sampling) in enumerate(zip(texts, (GREEDY, DRAWN, PENALTY), strict=True))
         ]
         for one in made:
-            scheduler.add(one)
-        steps = sum(scheduler.step() for _ in steps_of(scheduler, made))
+            loop.add(one)
+        steps = sum(loop.step() for _ in steps_of(loop, made))
         assert serving.allocator.num_free == serving.allocator.num_blocks
         return [one.tokens for one in made], steps
 
-    expected, steps = answers(s.HybridScheduler)
+    expected, steps = answers()
     proposer = Guesses(lambda right, sequence: [*right[: len(sequence.tokens) % 5], 0])
     proposer.right = lambda one, k: list(islice(expected[one.request_id], len(one.tokens), None))[:k]
-    found, fewer = answers(s.SpeculativeScheduler, proposer=proposer, num_speculative_tokens=4)
+    found, fewer = answers(drafts=Proposals(s.choose_k, proposer, 4))
     for sampling, with_drafts, without in zip((GREEDY, DRAWN, PENALTY), found, expected, strict=True):
         assert with_drafts == without, f"with {sampling}: {with_drafts}, without drafts {without}"
     assert fewer <= steps / 2, f"{fewer} steps with drafts, {steps} without"

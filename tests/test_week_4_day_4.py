@@ -187,7 +187,7 @@ def test_a_decode_is_submitted_before_its_token_is_known(s):
     """Two steps are in flight while an answer lasts, and the second reads what the first draws."""
     engine = Ahead(s)
     made = engine.send("abc", max_tokens=5)
-    engine.scheduler.fill()
+    engine.fill()
     assert [len(batch.token_ids) for batch in engine.model.packed] == [3, 1], "the prompt, then a placeholder"
     assert made.tokens == [], "no result was collected"
     engine.finish()
@@ -225,13 +225,13 @@ def test_a_penalty_sits_out_a_step_and_the_others_do_not(s):
     slow = engine.send("abc", max_tokens=6, frequency_penalty=1.0)
     fast = engine.send("defg", max_tokens=12)
     rows = []
-    pack = engine.scheduler.packed
+    pack = engine.loop.packed
 
     def packed(call):
         rows.append([entry.sequence.request_id for entry in call])
         return pack(call)
 
-    engine.scheduler.packed = packed
+    engine.loop.packed = packed
     engine.finish()
     assert sum(0 in row for row in rows) == 6 and sum(1 in row for row in rows) == 12
     assert all(1 in row for row in rows), f"requests of each step: {rows}; only request 0 waits"
@@ -245,7 +245,7 @@ def test_a_penalty_sits_out_a_step_and_the_others_do_not(s):
 @pytest.mark.parametrize("host", [0.1, 0.5, 1.0])
 def test_a_device_never_waits_for_a_host_that_is_faster(s, host):
     """On a device with a clock of its own; step by step it would wait for the host in every step."""
-    device = served_on_device(s, s.AsyncScheduler, host, 1.0, [9, 12, 5])
+    device = served_on_device(s, True, host, 1.0, [9, 12, 5])
     assert device.idle_share == pytest.approx(0, abs=1e-9), (
         f"host {host} s, step 1 s: {device.idle_share:.0%}"
     )
@@ -264,7 +264,7 @@ def running(engine, prompt, answer, in_flight, computed=None):
     made.block_table.reserve(known)
     made.decodes_ahead = engine.s.can_decode_ahead
     engine.sequences.append(made)
-    engine.scheduler.running.append(made)
+    engine.loop.running.append(made)
     return made
 
 
@@ -277,7 +277,7 @@ def test_a_placeholder_has_a_slot(s, answer, in_flight, blocks):
     """Blocks of 4 tokens, 2 tokens of prompt: the device writes keys and values of the placeholder as well."""
     engine = Ahead(s)
     made = running(engine, "ab", answer, in_flight)
-    assert engine.scheduler.make_room(made) is True
+    assert engine.s.make_room_ahead(engine.scheduler, made) is True
     assert len(made.block_table.blocks) == blocks, (
         f"{2 + len(answer)} known tokens, {in_flight} placeholders: {made.block_table.blocks}"
     )
@@ -289,7 +289,7 @@ def test_a_token_that_is_known_needs_one_slot(s, in_flight, blocks):
     """Six known tokens that are computed again: what is in flight of them is no placeholder."""
     engine = Ahead(s)
     made = running(engine, "abcd", "xy", in_flight, computed=0)
-    assert engine.scheduler.make_room(made) is True
+    assert engine.s.make_room_ahead(engine.scheduler, made) is True
     assert len(made.block_table.blocks) == blocks, f"{in_flight} of 6 known tokens in flight"
 
 
@@ -298,8 +298,8 @@ def test_nobody_is_preempted_where_no_block_is_missing(s):
     """No block is free, and none is needed: the last block has a slot for the placeholder."""
     engine = Ahead(s, num_blocks=2)
     made, other = running(engine, "ab", "x", 1), running(engine, "cd", "x", 0)
-    assert engine.scheduler.make_room(made) is True
-    assert engine.scheduler.running == [made, other], "a request lost its place, and no block was missing"
+    assert engine.s.make_room_ahead(engine.scheduler, made) is True
+    assert engine.loop.running == [made, other], "a request lost its place, and no block was missing"
 
 
 @pytest.mark.task("4.4.4")
@@ -311,8 +311,10 @@ def test_the_youngest_makes_room_for_a_placeholder(s):
         running(engine, "cd", "x", 0),
         running(engine, "efghi", "", 1),
     )
-    assert engine.scheduler.make_room(oldest) is True, "it still runs: there is a younger request"
-    assert engine.scheduler.running == [oldest, middle], "the youngest waits again, the others run"
+    assert engine.s.make_room_ahead(engine.scheduler, oldest) is True, (
+        "it still runs: there is a younger request"
+    )
+    assert engine.loop.running == [oldest, middle], "the youngest waits again, the others run"
     assert (youngest.num_preemptions, middle.num_preemptions) == (1, 0), "the youngest is preempted once"
     assert youngest.num_in_flight == 0, "what is in flight of a preempted request is dropped: call `preempt`"
     assert len(oldest.block_table.blocks) == 2
@@ -326,10 +328,10 @@ def test_requests_are_preempted_until_a_block_is_free(s):
     youngest = running(engine, "", "", 0, computed=0)
     engine.allocator.fork(oldest.block_table.blocks)
     youngest.block_table.blocks = [*oldest.block_table.blocks]
-    assert engine.scheduler.make_room(oldest) is True, "it still runs: there are younger requests"
-    assert engine.scheduler.running == [oldest], (
-        "one preemption has freed no block, and a second one is needed"
+    assert engine.s.make_room_ahead(engine.scheduler, oldest) is True, (
+        "it still runs: there are younger requests"
     )
+    assert engine.loop.running == [oldest], "one preemption has freed no block, and a second one is needed"
     assert (middle.num_preemptions, youngest.num_preemptions) == (1, 1), "each of them is preempted once"
 
 
@@ -339,8 +341,8 @@ def test_the_last_free_block_is_enough(s):
     engine = Ahead(s, num_blocks=3)
     engine.allocator.watermark_blocks = 1
     made, other = running(engine, "ab", "xy", 1), running(engine, "cd", "x", 0)
-    assert engine.scheduler.make_room(made) is True
-    assert engine.scheduler.running == [made, other], "a block is free, and nobody has to give one up"
+    assert engine.s.make_room_ahead(engine.scheduler, made) is True
+    assert engine.loop.running == [made, other], "a block is free, and nobody has to give one up"
     assert (len(made.block_table.blocks), engine.allocator.num_free) == (2, 0)
 
 
@@ -349,8 +351,10 @@ def test_the_youngest_gives_up_its_own_place(s):
     """It does not run any more, so it is not planned. What is in flight of it is dropped."""
     engine = Ahead(s, num_blocks=2)
     oldest, youngest = running(engine, "cd", "x", 0), running(engine, "ab", "xy", 1)
-    assert engine.scheduler.make_room(youngest) is False, "it has no place any more: False says so"
-    assert engine.scheduler.running == [oldest], "the older request keeps its place"
+    assert engine.s.make_room_ahead(engine.scheduler, youngest) is False, (
+        "it has no place any more: False says so"
+    )
+    assert engine.loop.running == [oldest], "the older request keeps its place"
     assert youngest.num_in_flight == 0, "what is in flight of a preempted request is dropped: call `preempt`"
     assert (youngest.num_computed, engine.allocator.num_free) == (0, 1), "its blocks are free again"
 
@@ -487,9 +491,9 @@ def test_random_loads_give_the_answers_of_one_step_at_a_time(s, plans, blocks, b
         for made, end in ending.items():
             if end == number:
                 made.abort()
-        if number > 6 and not engine.scheduler.has_work_remaining():
+        if number > 6 and not engine.loop.has_work_remaining():
             break
-        engine.scheduler.step()
+        engine.loop.step()
     engine.check_answers()
 
 
@@ -597,21 +601,22 @@ def test_a_model_answers_as_one_step_at_a_time(b, s, rng):
     )
     texts = [rng.integers(0, 61, size=length).tolist() for length in (9, 5, 7, 20)]
 
-    def answers(kind, ahead):
+    def answers(ahead):
         serving = PackedServing(b, s, model, num_blocks=17)
         runner = TwoSteps(b, serving.runner) if ahead else serving.runner
-        scheduler = kind(runner, serving.allocator, max_num_batched_tokens=12, max_num_seqs=4)
+        limits = {"max_num_batched_tokens": 12, "max_num_seqs": 4, "async_scheduling": ahead}
+        loop = s.make_loop("hybrid", runner, serving.allocator, **limits)
         made = [
             serving.new_sequence(text, number, max_tokens=12, **sampling)
             for number, (text, sampling) in enumerate(zip(texts, samplings, strict=True))
         ]
         for one in made:
-            scheduler.add(one)
-        for _ in steps_of(scheduler, made):
-            scheduler.step()
+            loop.add(one)
+        for _ in steps_of(loop, made):
+            loop.step()
         assert serving.allocator.num_free == serving.allocator.num_blocks
         return [one.tokens for one in made]
 
-    expected, found = answers(s.HybridScheduler, False), answers(s.AsyncScheduler, True)
+    expected, found = answers(False), answers(True)
     for sampling, ahead, alone in zip(samplings, found, expected, strict=True):
         assert ahead == alone, f"with {sampling}: {ahead}, one step at a time {alone}"

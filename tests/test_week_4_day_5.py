@@ -615,9 +615,9 @@ def test_random_conversations_have_the_answers_that_they_have_alone(
         for made, end in ended:
             if end == number:
                 made.abort()
-        if number > 25 and not engine.scheduler.has_work_remaining():
+        if number > 25 and not engine.loop.has_work_remaining():
             break
-        engine.scheduler.step()
+        engine.loop.step()
     engine.sequences = [made for made in engine.sequences if made.finish_reason != "abort"]
     engine.check_answers()
 
@@ -712,17 +712,17 @@ def test_a_model_answers_as_if_nothing_had_left_its_pool(b, s, rng, kind):
 
         if rows:
             serving.allocator.prefix_cache = s.KeepingCache(cold)
-            serving.runner.make_moves = make
+            serving.runner.before.append(lambda batch: make(batch.moves))
             options["cold"] = ColdParts(cold, FakeFolder(), BlockCosts(None, {}), s.blocks_to_bring_back)
-        scheduler = s.HybridScheduler(
-            serving.runner, serving.allocator, max_num_batched_tokens=12, max_num_seqs=2, **options
+        loop = s.make_loop(
+            "hybrid", serving.runner, serving.allocator, max_num_batched_tokens=12, max_num_seqs=2, **options
         )
         found = []
         for number, prompt in enumerate(prompts * 3):
             made = serving.new_sequence(prompt, number, max_tokens=6)
-            scheduler.add(made)
-            for _ in steps_of(scheduler, [made]):
-                scheduler.step()
+            loop.add(made)
+            for _ in steps_of(loop, [made]):
+                loop.step()
             found.append(made.tokens)
         return found, sum(move.target.level == POOL for move in made_moves)
 

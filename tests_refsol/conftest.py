@@ -58,9 +58,8 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_terminal_summary(terminalreporter) -> None:
     for path in sorted(Path(__file__).parent.rglob("test_*.py")):
         for port in ports_of_file(path) - set(installed_backends()):
-            terminalreporter.write_line(
-                f"not tested on this machine (the {port} port is missing): {path.name}"
-            )
+            line = f"not tested on this machine (the {port} port is missing): {path.name}"
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")
@@ -89,14 +88,8 @@ class Forks:
         """`python -m MODULE ARGUMENTS` in `folder`, with the environment of the tests and what is added to it."""
         self.server = self.server or self._start()
         out, errors = self.folder / "out", self.folder / "errors"
-        job = {
-            "module": module,
-            "arguments": arguments,
-            "folder": str(folder),
-            "environment": os.environ | environment,
-            "stdout": str(out),
-            "stderr": str(errors),
-        }
+        job = {"module": module, "arguments": arguments, "folder": str(folder)}
+        job |= {"environment": os.environ | environment, "stdout": str(out), "stderr": str(errors)}
         self.server.stdin.write(json.dumps(job) + "\n")
         self.server.stdin.flush()
         code = json.loads(self.server.stdout.readline())

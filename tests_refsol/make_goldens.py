@@ -70,13 +70,8 @@ def compute_mixture(case: SmallMixture) -> dict[str, np.ndarray]:
     """The arrays that `golden_mixture` describes."""
     arrays = {name: torch.from_numpy(array) for name, array in random_mixture(case).items()}
     block = _their_mixture(case).eval()
-    block.load_state_dict(
-        {
-            "gate.weight": arrays["router"],
-            "experts.gate_up_proj": arrays["gate_up"],
-            "experts.down_proj": arrays["down"],
-        }
-    )
+    names = {"gate.weight": "router", "experts.gate_up_proj": "gate_up", "experts.down_proj": "down"}
+    block.load_state_dict({theirs: arrays[ours] for theirs, ours in names.items()})
     _, weights, experts = block.gate(arrays["x"])
     results = {"experts": experts, "weights": weights, "y": block(arrays["x"][None])[0]}
     return {name: array.numpy() for name, array in results.items()}
@@ -84,38 +79,27 @@ def compute_mixture(case: SmallMixture) -> dict[str, np.ndarray]:
 
 def _their_mixture(case: SmallMixture) -> torch.nn.Module:
     """transformers' layer of a family; the families name the same sizes differently."""
-    shared = {
-        "hidden_size": case.hidden_size,
-        "num_experts_per_tok": case.k,
-        "experts_implementation": "eager",
-    }
+    shared = {"hidden_size": case.hidden_size, "num_experts_per_tok": case.k}
+    shared["experts_implementation"] = "eager"
     if case.family == "Mixtral":
         config = transformers.MixtralConfig(
             **shared, num_local_experts=case.num_experts, intermediate_size=case.intermediate_size
         )
         return MixtralSparseMoeBlock(config)
-    config = transformers.Qwen3MoeConfig(
-        **shared,
-        num_experts=case.num_experts,
-        moe_intermediate_size=case.intermediate_size,
-        norm_topk_prob=case.renormalise,
-    )
+    sizes = {"num_experts": case.num_experts, "moe_intermediate_size": case.intermediate_size}
+    config = transformers.Qwen3MoeConfig(**shared, **sizes, norm_topk_prob=case.renormalise)
     return Qwen3MoeSparseMoeBlock(config)
 
 
 def provenance() -> dict:
     """Who computed the goldens, when, and from what."""
+    where = {"dtype": "float32", "device": "cpu", "machine": platform.machine()}
+    libraries = {"transformers": transformers, "torch": torch, "numpy": np}
     return {
         "command": COMMAND,
         "date": date.today().isoformat(),
-        "dtype": "float32",
-        "device": "cpu",
-        "machine": platform.machine(),
-        "versions": {
-            "transformers": transformers.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-        },
+        **where,
+        "versions": {name: library.__version__ for name, library in libraries.items()},
         "cases": {name: asdict(case) | {"config": _fields(case.config)} for name, case in CASES.items()},
         "mixtures": {name: asdict(case) for name, case in MIXTURES.items()},
     }

@@ -43,13 +43,12 @@ def answer(model: torch.nn.Module, prompt: list[int]) -> tuple[list[int], float]
 
 def provenance(file: Path) -> dict:
     """Who computed the goldens, when, and from what."""
+    where = {"dtype": "float32", "device": "cpu", "machine": platform.machine()}
     return {
         "command": "pdm run python -m tests_refsol.make_smollm2_goldens",
         "date": date.today().isoformat(),
         "file": {"name": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()},
-        "dtype": "float32",
-        "device": "cpu",
-        "machine": platform.machine(),
+        **where,
         "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
     }
 

@@ -142,6 +142,7 @@ def trained_merges(
     return [(a, b) for a, b in json.loads(tokenizer.to_str())["model"]["merges"] if without not in a + b]
 
 
+NO_PREFIX = {GGML + "add_space_prefix": False, GGML + "add_bos_token": False, GGML + "add_eos_token": True}
 # Each tokenizer is a vocabulary with other fields; None takes a field out.
 TOKENIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm": ("bytes", {GGML + "pre": "smollm"}),
@@ -151,14 +152,8 @@ TOKENIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "default": ("bytes", {GGML + "pre": "default", GGML + "fim_rep_token_id": 9}),
     "no pre, no types": ("bytes", {GGML + "token_type": None}),
     "pieces": ("pieces", {}),
-    "pieces without a prefix": (
-        "pieces",
-        {
-            GGML + "add_space_prefix": False, GGML + "add_bos_token": False, GGML + "add_eos_token": True,
-            GGML + "eom_token_id": 8,
-        },
-    ),
-}  # fmt: skip
+    "pieces without a prefix": ("pieces", NO_PREFIX | {GGML + "eom_token_id": 8}),
+}
 VOCABULARIES = {"bytes": byte_level_vocabulary, "pieces": pieces_vocabulary}
 
 
@@ -203,11 +198,8 @@ class LlamaCpp:
             self.ends = sorted({int(id) for id in re.findall(rb"EOG token +=\s+(\d+)", log.read())})
 
     def post(self, path: str, **body) -> dict:
-        request = urllib.request.Request(
-            self._server.listening_address + path,
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
+        url, data = self._server.listening_address + path, json.dumps(body).encode()
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request) as answer:
             return json.load(answer)
 

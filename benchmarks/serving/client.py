@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
@@ -59,7 +59,6 @@ class Client:
     endpoint: str = ENDPOINTS[0]  # one of `ENDPOINTS`
     extra_body: Mapping[str, Any] = field(default_factory=dict)  # further fields of every request
     headers: Mapping[str, str] = field(default_factory=dict)  # further headers of every request
-    clock: Callable[[], float] = time.perf_counter  # seconds
 
     def connect(self) -> Any:
         """The official client, an asynchronous context manager. Nothing is tried twice: a failure is a result."""
@@ -81,12 +80,12 @@ class Client:
             max_tokens: how many tokens the answer may have.
             due: when it should be sent, for the result.
         """
-        seen = ServedRequest(self.clock(), due=due)
+        seen = ServedRequest(time.perf_counter(), due=due)
         try:
             async with await self._send(connection, prompt, max_tokens) as stream:
                 async for chunk in stream:
                     self._note(seen, chunk)
-            seen.finished_time = self.clock()
+            seen.finished_time = time.perf_counter()
             if not seen.token_times:
                 seen.error = "the answer had neither text nor an end"
             elif not seen.has_end:
@@ -117,7 +116,7 @@ class Client:
         for choice in chunk.choices or ():
             has_text = choice.text if self.endpoint == ENDPOINTS[0] else says_something(choice.delta)
             if has_text or (choice.finish_reason and not seen.token_times):
-                seen.add_token(self.clock())
+                seen.add_token(time.perf_counter())
                 seen.output_tokens += 1
             seen.has_end = seen.has_end or bool(choice.finish_reason)
         if chunk.usage is not None:  # of the whole request: better than counting pieces
@@ -132,9 +131,7 @@ def says_something(delta: Any) -> bool:
     return any(getattr(delta, name, None) for name in fields)
 
 
-def served_model(
-    wanted: str | None, base_url: str, api_key: str | None, headers: Mapping[str, str] | None = None
-) -> str:
+def served_model(wanted: str | None, base_url: str, api_key: str | None, headers: Mapping[str, str]) -> str:
     """The server's name of the model that was asked for.
 
     Args:
@@ -155,7 +152,7 @@ def served_model(
     raise ValueError(f"--model {wanted}: the server has {', '.join(names)}")
 
 
-def listed_models(base_url: str, api_key: str | None, headers: Mapping[str, str] | None = None) -> list[str]:
+def listed_models(base_url: str, api_key: str | None, headers: Mapping[str, str]) -> list[str]:
     """The names of a server's models; empty where it does not say, or not in JSON.
 
     Raises:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -81,10 +82,10 @@ async def send(client: Client, load: Load, max_concurrency: int | None = None) -
     """Send every request at its time, or as soon as fewer than `max_concurrency` are open."""
     gate = asyncio.Semaphore(max_concurrency) if max_concurrency else nullcontext()
     async with client.connect() as connection:
-        start = client.clock()
+        start = perf_counter()
 
         async def one(prompt: str, answer: int, time: float) -> ServedRequest:
-            await asyncio.sleep(start + time - client.clock())
+            await asyncio.sleep(start + time - perf_counter())
             async with gate:
                 return await client.ask(connection, prompt, answer, start + time)
 
@@ -94,8 +95,8 @@ async def send(client: Client, load: Load, max_concurrency: int | None = None) -
 
 def figures(
     seen: Sequence[ServedRequest],
-    goodput: Mapping[str, float] | None = None,
-    percentiles: Sequence[float] = PERCENTILES,
+    goodput: Mapping[str, float],
+    percentiles: Sequence[float],
 ) -> dict[str, Any]:
     """Latencies in milliseconds and rates per second, as vLLM's `bench serve` names them.
 

@@ -2,16 +2,15 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
-from tiny_llm_kit.trace.tables import figures_table
 from tiny_llm_kit.trace.text import counted
 
-from ..report import OURS, SEVERAL_TOKENS, model_name, print_header
+from ..report import SEVERAL_TOKENS, Report, header, median, results_table
 
 COLUMNS = (
     ("tokens/s", "output_throughput", 1),
@@ -26,26 +25,19 @@ METRICS = {"ttft": "ttft", "tpot": "tpot", "itl": "tbt", "e2el": "e2el"}  # vLLM
 LATE = 10.0  # milliseconds: a client that sends later than this measures itself
 
 
-def show(console: Console, result: Mapping[str, Any]) -> None:
-    """Print what was sent, from where, and what came back."""
-    plan, machine = result["plan"], result["provenance"]["machine"]
-    how = f"{counted(plan['rounds'], 'round')}, load before {machine['load_before']}"
-    print_header(console, result, ", ".join(filter(None, (model_name(plan), plan["dtype"]))), how)
+def report(result: Mapping[str, Any]) -> Report:
+    """What was sent, from where, and what came back."""
+    plan = result["plan"]
     arrivals = "Poisson" if plan["burstiness"] == 1 else f"burstiness {plan['burstiness']:g}"
-    console.print(f"\n{result['dataset']}; arrivals: {arrivals}; the clients share the machine")
-    if plan.get("speculative_config"):
-        console.print(SEVERAL_TOKENS)
-    console.print(latencies(result))
+    drafts = f"\n{SEVERAL_TOKENS}" if plan.get("speculative_config") else ""
+    yield header(result)
+    yield f"{result['dataset']}; arrivals: {arrivals}; the clients share the machine{drafts}"
+    yield latencies(result)
     if plan["goodput"]:
-        console.print(f"\ntarget: {', '.join(plan['goodput'])} (milliseconds)")
-        console.print(goodput(result))
-    if any(math.isinf(limit(found)) for found in result["capacity"].values()):
-        console.print("inf: all requests at once meet the target; give more --num-prompts", soft_wrap=True)
-    late = max(run["send_delay_p99_ms"] for runs in result["runs"].values() for run in runs)
-    if late > LATE and not plan["max_concurrency"]:
-        console.print(f"one request in a hundred was sent {late:.0f} ms late: the clients were busy, too")
-    for line in failures(result):
-        console.print(line, soft_wrap=True)
+        yield f"target: {', '.join(plan['goodput'])} (milliseconds)"
+        yield goodput(result)
+    if lines := remarks(result):
+        yield "\n".join(lines)
 
 
 def columns(plan: Mapping[str, Any]) -> list[tuple[str, str, int]]:
@@ -69,40 +61,38 @@ def by_rate(result: Mapping[str, Any]) -> list[tuple[str, float, list[Mapping[st
 def latencies(result: Mapping[str, Any]) -> Table:
     """A table of medians of the rounds; latencies in milliseconds."""
     chosen = columns(result["plan"])
-    shown = figures_table("server, ms", "rate", *(heading for heading, _, _ in chosen))
-    for name, rate, runs in by_rate(result):
-        cells = [median(runs, key, digits) for _, key, digits in chosen]
-        shown.add_row(name, f"{rate:g}", *cells, style="bold" if name == OURS else "")
-    return shown
+    rows = (
+        (name, f"{rate:g}", *(median(runs, key, digits) for _, key, digits in chosen))
+        for name, rate, runs in by_rate(result)
+    )
+    return results_table(("server, ms", "rate", *(heading for heading, *_ in chosen)), rows)
 
 
 def goodput(result: Mapping[str, Any]) -> Table:
     """The share that meets the target, how many per second, and up to which rate."""
-    shown = figures_table("server", "rate", "meet the target", "requests/s that do", "capacity")
-    for name, rate, runs in by_rate(result):
-        found = result["capacity"].get(name)
-        most = f"{limit(found):.2f}" if found else "–"
-        met = statistics.median(run["attainment"] for run in runs)
-        shown.add_row(name, f"{rate:g}", f"{met:.0%}", median(runs, "request_goodput", 2), most)
-    return shown
+    capacity = {name: f"{statistics.median(found):.2f}" for name, found in result["capacity"].items()}
+    rows = (
+        (
+            name,
+            f"{rate:g}",
+            f"{statistics.median(run['attainment'] for run in runs):.0%}",
+            median(runs, "request_goodput", 2),
+            capacity.get(name, "–"),
+        )
+        for name, rate, runs in by_rate(result)
+    )
+    return results_table(("server", "rate", "meet the target", "requests/s that do", "capacity"), rows)
 
 
-def limit(found: Sequence[float]) -> float:
-    """The capacity over all rounds, in requests per second."""
-    return statistics.median(found)
-
-
-def median(runs: list[Mapping[str, Any]], key: str, digits: int) -> str:
-    """The median of one figure; a dash where no run has it."""
-    values = [run[key] for run in runs if run[key] is not None]
-    return f"{statistics.median(values):,.{digits}f}" if values else "–"
-
-
-def failures(result: Mapping[str, Any]) -> list[str]:
-    """A line for each kind of failure of each server."""
-    found: dict[tuple[str, str], int] = {}
+def remarks(result: Mapping[str, Any]) -> list[str]:
+    """Lines on a load that was too small, on clients that were too slow, and on each kind of failure."""
+    found, plan = [], result["plan"]
+    if any(math.isinf(statistics.median(rates)) for rates in result["capacity"].values()):
+        found.append("inf: all requests at once meet the target; give more --num-prompts")
+    late = max(run["send_delay_p99_ms"] for runs in result["runs"].values() for run in runs)
+    if late > LATE and not plan["max_concurrency"]:
+        found.append(f"one request in a hundred was sent {late:.0f} ms late: the clients were busy, too")
     for name, runs in result["runs"].items():
-        for run in runs:
-            for error, count in run["errors"].items():
-                found[name, error] = found.get((name, error), 0) + count
-    return [f"{name}: {counted(count, 'request')}: {error}" for (name, error), count in found.items()]
+        errors = sum((Counter(run["errors"]) for run in runs), Counter[str]())
+        found += [f"{name}: {counted(number, 'request')}: {error}" for error, number in errors.items()]
+    return found

@@ -53,27 +53,28 @@ def film(arrivals: Sequence[Arrival], blocks: int, caching: bool) -> list[dict[s
     """Serves the requests, and returns what each step has planned: see `_frame`."""
     names, events, frames, made = resolve_serving("ref"), [], [], []
 
-    class Filmed(names.HybridScheduler):
-        def plan(self, now: float) -> list[Any]:
-            plan = super().plan(now)
-            if plan:
-                frames.append(_frame(self, plan, made, events))
-                events.clear()
-            return plan
-
     allocator = names.BlockAllocator(blocks, BLOCK, enable_prefix_caching=caching)
     model = FakePackedModel(allocator, names.Sampled)
-    limits = {"max_num_batched_tokens": BUDGET, "max_num_seqs": SEQS}
-    scheduler = Filmed(model, allocator, clock=model.clock, on_event=events.append, **limits)
+    limits: dict[str, Any] = {"max_num_batched_tokens": BUDGET, "max_num_seqs": SEQS}
+    loop = names.make_loop("hybrid", model, allocator, clock=model.clock, on_event=events.append, **limits)
+    plan_step = loop.plan
+
+    def filmed(now: float) -> list[Any]:
+        if plan := plan_step(now):
+            frames.append(_frame(loop.scheduler, plan, made, events))
+            events.clear()
+        return plan
+
+    loop.plan = filmed
     coming, steps = list(arrivals), 0
-    while coming or scheduler.has_work_remaining():
+    while coming or loop.has_work_remaining():
         while coming and coming[0][0] <= steps:
             _, prompt, answer = coming.pop(0)
             sampling = names.SamplingParams(max_tokens=answer)
             options = {"request_id": len(made), "max_seq_len": 64, "sampling": sampling}
             made.append(names.Sequence(prompt(made), EndlessTokenizer(), **options))
-            scheduler.add(made[-1])
-        scheduler.step()
+            loop.add(made[-1])
+        loop.step()
         steps += 1
     return frames
 
@@ -104,8 +105,8 @@ def _frame(
 
 def _sentences(plan: Sequence[Any], events: Sequence[Event], scheduler: Any) -> list[str]:
     """What has happened since the last plan, and what this one computes."""
-    who = {kind: [e.request for e in events if e.kind == kind] for kind in
-           ("finish", "arrive", "preempt", "prefill", "resume")}  # fmt: skip
+    kinds = "finish", "arrive", "preempt", "prefill", "resume"
+    who = {kind: [e.request for e in events if e.kind == kind] for kind in kinds}
     said = [f"{letter(one)} has its last token and leaves." for one in who["finish"]]
     said += [f"{letter(one)} arrives." for one in who["arrive"]]
     said += [f"No block is free: {letter(one)}, the youngest, is preempted." for one in who["preempt"]]

@@ -1,28 +1,28 @@
 """Varies how a question is asked, so that the model listens to its words and not to its exact form."""
 
-from __future__ import annotations
-
 import re
 from random import Random
 
-OPENINGS = (
-    "Please: ", "Hi! ", "Hey, ", "Hello, ", "Quick question: ", "Sorry, ", "Ok, ", "Okay, ", "So, ", "So ", "And ",
-    "Can you tell me: ", "I would like to know: ", "One more question: ", "Tell me, ", "In short, ",
-)  # fmt: skip
+# The order of these lists decides what is drawn: in another one the shipped model cannot be trained again.
+_OPENINGS = (
+    "Please: |Hi! |Hey, |Hello, |Quick question: |Sorry, |Ok, |Okay, |So, |So |And |Can you tell me: |"
+    "I would like to know: |One more question: |Tell me, |In short, "
+)
+OPENINGS = _OPENINGS.split("|")
 ENDINGS = (" Please.", " Thanks!", " In short, please.", " In simple words.", " Thank you.")
 SMALL_WORDS = re.compile(
     r"\b(a|an|the|is|are|do|does|of|in|for|to|my|I|we|with|this|it|by|at|be)\b ", re.IGNORECASE
 )
 SYLLABLES = [consonant + vowel for consonant in "bcdfghjklmnprstvw" for vowel in ("a", "e", "in", "o", "ur")]
-SWAPS = (
-    ("What is", "What's"), ("Why do we", "Why do I"), ("Why do", "Why should"), ("How do I", "How can I"),
-    ("How do I", "How do we"), ("How do I", "How should I"), ("How do I", "How to"), ("Which", "What"),
-    ("What is", "Describe"), ("What is", "What exactly is"), ("quantis", "quantiz"),
-    ("How large", "How big"), ("Why is", "Why would"), ("What happens", "What goes on"), ("Explain", "Describe"),
-    ("What is", "Give me a short explanation of"), ("Explain", "Give me an explanation of"), ("Can I", "May I"),
-    ("Can I", "Is it possible to"), ("Which day", "What day"), ("normalis", "normaliz"),
-    ("What is", "How would you describe"),
-)  # fmt: skip
+_SWAPS = (
+    "What is > What's | Why do we > Why do I | Why do > Why should | How do I > How can I | How do I > How do we | "
+    "How do I > How should I | How do I > How to | Which > What | What is > Describe | What is > What exactly is | "
+    "quantis > quantiz | How large > How big | Why is > Why would | What happens > What goes on | "
+    "Explain > Describe | What is > Give me a short explanation of | Explain > Give me an explanation of | "
+    "Can I > May I | Can I > Is it possible to | Which day > What day | normalis > normaliz | "
+    "What is > How would you describe"
+)
+SWAPS = [pair.split(" > ") for pair in _SWAPS.split(" | ")]
 
 
 def vary(ask: str, random: Random) -> str:

@@ -1,7 +1,5 @@
 """Makes the training rows: conversations of questions and look-ups, cut to one length, with a mask of what to learn."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
@@ -13,11 +11,13 @@ from torch import Tensor
 from ..eval.questions import ABSENT_NAME, Question
 from .phrasing import vary
 
-LOOKUPS = (
-    "What is {}?", "What is the value of {}?", "Value of {}?", "Look up {}.", "Tell me {}.", "{}?", "And {}?",
-    "Which number does {} have?", "What number is {}?", "Read {}.", "What is {}", "what is {} ?", "What is {} please?",
-    "And what is {} now?", "Give me {}!", "Find {} .", "What is the number of {}?", "What's {}?",
-)  # fmt: skip
+# Their order decides what is drawn: in another one the shipped model cannot be trained again.
+_LOOKUPS = (
+    "What is {}?|What is the value of {}?|Value of {}?|Look up {}.|Tell me {}.|{}?|And {}?|Which number does {} have?|"
+    "What number is {}?|Read {}.|What is {}|what is {} ?|What is {} please?|And what is {} now?|Give me {}!|Find {} .|"
+    "What is the number of {}?|What's {}?"
+)
+LOOKUPS = _LOOKUPS.split("|")
 IGNORED = -100  # the label that cross_entropy leaves out
 
 

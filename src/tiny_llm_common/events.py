@@ -75,20 +75,16 @@ class EventQueue:
 
     def __init__(self, listeners: Iterable[Listener]):
         self.listeners = list(listeners)
-        self._events: deque[Event] = deque()
-
-    def __len__(self) -> int:
-        """Number of events that were not delivered."""
-        return len(self._events)
+        self.pending: deque[Event] = deque()  # that were not delivered
 
     def emit(self, event: Event) -> None:
         """Adds an event."""
-        self._events.append(event)
+        self.pending.append(event)
 
     def deliver(self) -> None:
         """Passes all events on. If a listener raises, the others come with the next call."""
-        while self._events:
-            event = self._events.popleft()
+        while self.pending:
+            event = self.pending.popleft()
             for listener in self.listeners:
                 listener(event)
 

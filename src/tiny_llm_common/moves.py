@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from .packed_model import CallGivenUp
+
 POOL, QUANTIZED, MEMORY, FOLDER = "pool", "quantized", "memory", "folder"
 NEWEST = 0.2  # weight of the last copy in the time of a block
 
@@ -31,7 +33,7 @@ class Move(NamedTuple):
     target: Place
 
 
-class CopyFailed(RuntimeError):
+class CopyFailed(CallGivenUp):
     """A copy of a block was not made, and none that was planned after it. Its cause is what the copy has raised."""
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from .moves import Move
 from .sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from .moves import Move
 
 
 class FlatBlocks(NamedTuple):
@@ -145,7 +147,7 @@ class PackedBatch:
     requests: list[Any] = field(default_factory=list)
     prompt_rows: list[PromptRow] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
-    moves: list[Move] = field(default_factory=list)
+    moves: "list[Move]" = field(default_factory=list)
 
     @property
     def spans(self) -> list[tuple[int, int]]:
@@ -226,6 +228,10 @@ class PipelinedModel(Protocol):
     def abandon(self) -> None:
         """Waits until no stage computes a batch any more; nobody collects those that were submitted."""
         ...
+
+
+class CallGivenUp(RuntimeError):
+    """A call of the model was given up before it computed: no request has lost anything, and all is planned again."""
 
 
 class PackedModel(Protocol):

@@ -87,6 +87,11 @@ class SequenceState(RequestLife, ABC):
         return self.num_computed + self.num_in_flight
 
     @property
+    def cacheable_tokens(self) -> abc.Sequence[int]:
+        """Tokens that may come from the prefix cache: what the model thinks of a prompt is computed from all of it."""
+        return self.known_tokens if self.sampling.prompt_logprobs is None else []
+
+    @property
     def max_new_tokens(self) -> int:
         """What the request's own limit and its context leave for the answer."""
         room, limit = self.max_seq_len - self.num_prompt_tokens, self.sampling.max_tokens

@@ -77,7 +77,6 @@ if TYPE_CHECKING:
             Shard,
             SlackScheduler,
             SpeculationCounts,
-            SpeculativeScheduler,
             StructuredOutputsParams,
             Turns,
         )
@@ -92,7 +91,7 @@ if TYPE_CHECKING:
         inputs_of = staticmethod(serving.inputs_of)
         kv_heads_of = staticmethod(serving.kv_heads_of)
         make_buckets = staticmethod(serving.make_buckets)
-        make_scheduler = staticmethod(serving.make_scheduler)
+        make_loop = staticmethod(serving.make_loop)
         pack = staticmethod(serving.pack)
         pad_inputs = staticmethod(serving.pad_inputs)
         plain_ids = staticmethod(serving.plain_ids)

@@ -1,4 +1,4 @@
-"""An asynchronous scheduler over a fake that fills placeholders itself, for the tests of Day 4.4."""
+"""An asynchronous loop over a fake that fills placeholders itself, for the tests of Day 4.4."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ class FakeAhead(FakeDevice):
 
 
 class Ahead(Pipeline):
-    """A `Pipeline` of an `AsyncScheduler`, whose requests are texts.
+    """A `Pipeline` with asynchronous scheduling, whose requests are texts.
 
     Args:
         s: the module `serving`.
@@ -38,10 +38,8 @@ class Ahead(Pipeline):
     model: FakeAhead
 
     def __init__(self, s: Any, num_blocks: int = 64, block_size: int = 4, **options: Any):
-        options = {"max_num_batched_tokens": 16, **options}
-        super().__init__(
-            s, 2, num_blocks, block_size, scheduler=s.AsyncScheduler, device=FakeAhead, **options
-        )
+        options = {"max_num_batched_tokens": 16, "async_scheduling": True, **options}
+        super().__init__(s, 2, num_blocks, block_size, device=FakeAhead, **options)
 
     def send(self, prompt: str, **sampling: Any) -> AnswerSequence:
         """A request for a text."""

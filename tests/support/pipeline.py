@@ -1,4 +1,4 @@
-"""A pipelined scheduler over a fake of several stages, for the tests of Day 3.7."""
+"""A pipelined loop over a fake of several stages, for the tests of Day 3.7."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -6,6 +6,8 @@ from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
+from tiny_llm_common.in_flight import InFlight
+from tiny_llm_given.serving import pipeline as given
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.solution_types import AnswerSequence, PackedBatch, Sampled
 
@@ -96,7 +98,6 @@ class Pipeline(Served):
     Args:
         s: the module `serving`.
         num_stages: how many stages the model has.
-        scheduler: its class; `PipelinedScheduler` when None.
         device: the class of the fake model.
         arguments, model, options: see `Served`.
     """
@@ -107,20 +108,29 @@ class Pipeline(Served):
         num_stages: int = 2,
         *arguments: Any,
         model: dict[str, Any] | None = None,
-        scheduler: Any = None,
         device: type[FakeStages] = FakeStages,
         **options: Any,
     ):
-        model = {"num_stages": num_stages, **(model or {})}
-        how = {"make": scheduler or s.PipelinedScheduler, "fake": device, "model": model}
+        how = {"fake": device, "model": {"num_stages": num_stages, **(model or {})}}
         super().__init__(s, *arguments, **how, **{"max_num_seqs": 8, **options})
+        if num_stages == 1:  # which `make_loop` computes without a pipeline
+            self.loop.calls = given.Pipeline(self.loop, s.fill_stages)
         self.model.before_collect = self.check_in_flight
+
+    @property
+    def in_flight(self) -> Sequence[InFlight]:
+        """The micro-batches that were submitted and not collected."""
+        return self.loop.calls.in_flight
+
+    def fill(self) -> None:
+        """Submits micro-batches while a stage has none."""
+        self.s.fill_stages(self.loop.calls)
 
     def check_in_flight(self) -> None:
         """Every token is on its way once, unless it is computed again after a preemption."""
         places = Counter(
             (entry.sequence.request_id, count, place)
-            for each in self.scheduler.in_flight
+            for each in self.in_flight
             for entry, count in zip(each.plan, each.preemptions, strict=True)
             for place in range(entry.start, entry.stop)
         )

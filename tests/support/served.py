@@ -1,4 +1,4 @@
-"""A scheduler with its blocks, a fake model that checks every batch, and its requests: for tests of Weeks 3 and 4."""
+"""A loop with its scheduler, a fake model that checks every batch, and requests: for tests of Weeks 3 and 4."""
 
 from typing import Any
 
@@ -26,15 +26,15 @@ def sequence(
 
 
 class Served:
-    """A scheduler and all that happened to it.
+    """A loop with its scheduler, and all that happened to it.
 
     Args:
         s: the module `serving`.
         num_blocks, block_size, watermark, caching: of the allocator; no watermark unless it is asked for.
-        make: the scheduler's class, or a function that makes it; `HybridScheduler` when None.
+        policy: see `make_loop`.
         fake: the model's class.
         model: options of the model.
-        options: passed on to the scheduler.
+        options: passed on to `make_loop`.
 
     Attributes:
         listener: hears every event after it was noted.
@@ -48,7 +48,7 @@ class Served:
         *,
         watermark: float = 0.0,
         caching: bool = False,
-        make: Any = None,
+        policy: Any = "hybrid",
         fake: Any = FakePackedModel,
         model: dict[str, Any] | None = None,
         **options: Any,
@@ -60,9 +60,10 @@ class Served:
         )
         self.model = fake(self.allocator, s.Sampled, **(model or {}))
         usual = {"max_num_batched_tokens": 8, "max_num_seqs": 4, "on_event": self._hear}
-        self.scheduler = (make or s.HybridScheduler)(
-            self.model, self.allocator, **{**usual, "clock": self.model.clock, **options}
+        self.loop = s.make_loop(
+            policy, self.model, self.allocator, **{**usual, "clock": self.model.clock, **options}
         )
+        self.scheduler = self.loop.scheduler
 
     def _hear(self, event: Event) -> None:
         self.events.append(event)
@@ -72,13 +73,13 @@ class Served:
         """Adds a request, see `sequence`."""
         made = sequence(self.s, prompt, request_id=len(self.sequences), **options)
         self.sequences.append(made)
-        self.scheduler.add(made)
+        self.loop.add(made)
         return made
 
     def finish(self) -> Any:
         """Steps until no work remains."""
-        for _ in steps_of(self.scheduler, self.sequences):
-            self.scheduler.step()
+        for _ in steps_of(self.loop, self.sequences):
+            self.loop.step()
 
     def story(self, made: AnswerSequence) -> list[str]:
         """The events of one request, one after the other."""

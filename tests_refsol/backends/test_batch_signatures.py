@@ -82,16 +82,11 @@ def serve(port, model, slots: int, requests: int, params: dict) -> Recorded:
     """Requests of random lengths come and go, all of them within 256 tokens."""
     rng = np.random.default_rng(7)
     recorded = Recorded(port.runner(model, prompt_bucket=BUCKET))
-    made = [
-        Request(
-            recorded,
-            ByteTokenizer(),
-            rng.integers(0, V, size=rng.integers(2, 120)).tolist(),
-            prompt_idx=index,
-            sampling=SamplingParams(max_tokens=int(rng.integers(1, 60)), **params),
-        )
-        for index in range(requests)
-    ]
+    made = []
+    for index in range(requests):
+        prompt = rng.integers(0, V, size=rng.integers(2, 120)).tolist()
+        sampling = SamplingParams(max_tokens=int(rng.integers(1, 60)), **params)
+        made.append(Request(recorded, ByteTokenizer(), prompt, prompt_idx=index, sampling=sampling))
     batch_generate(recorded, ByteTokenizer(), made, max_seq_len=250, batch_size=slots)
     return recorded
 
@@ -118,12 +113,17 @@ def test_a_prompt_is_one_program_for_each_bucket(port, model):
         assert len(recorded.programs("prompt", wanted)) == 1, f"up to {bucket * BUCKET} tokens"
 
 
+def held(port, length, context):
+    """The cache of one request that has this many tokens."""
+    own = port.TinyKvFullCache(context)
+    own.update_and_fetch(*torch.ones(2, 1, 3, length, 8), length, "causal")
+    return own
+
+
 def test_adding_a_request_is_one_program_whatever_its_slot_and_its_length(port):
     cache, programs = port.BatchingKvCache(8, 250), set()
     for slot, length in enumerate([5, 1, 200, 33, 5, 120, 64, 2]):
-        own = port.TinyKvFullCache(250)
-        own.update_and_fetch(*torch.ones(2, 1, 3, length, 8), length, "causal")
-        recording = record(partial(cache.add_request, own, slot))
+        recording = record(partial(cache.add_request, held(port, length, 250), slot))
         assert not recording.host_reads
         if slot:  # the first one makes the arrays
             programs.add(recording.signature)
@@ -133,9 +133,7 @@ def test_adding_a_request_is_one_program_whatever_its_slot_and_its_length(port):
 def test_removing_a_request_is_one_program_whatever_its_slot_and_its_length(port):
     cache, programs = port.BatchingKvCache(3, 250), set()
     for slot, length in enumerate([5, 200, 1]):
-        own = port.TinyKvFullCache(250)
-        own.update_and_fetch(*torch.ones(2, 1, 3, length, 8), length, "causal")
-        cache.add_request(own, slot)
+        cache.add_request(held(port, length, 250), slot)
     for slot in (2, 0, 1):
         recording = record(partial(cache.remove_request, slot))
         assert not recording.host_reads
@@ -146,9 +144,7 @@ def test_removing_a_request_is_one_program_whatever_its_slot_and_its_length(port
 def test_the_memory_of_the_slots_never_moves(port):
     cache, places = port.BatchingKvCache(3, 20), set()
     for slot in (1, 0, 2):
-        own = port.TinyKvFullCache(20)
-        own.update_and_fetch(*torch.ones(2, 1, 3, 4 + slot, 8), 4 + slot, "causal")
-        cache.add_request(own, slot)
+        cache.add_request(held(port, 4 + slot, 20), slot)
         cache.update_and_fetch(*torch.ones(2, 3, 3, 1, 8))
         places.add((cache.keys.data_ptr(), cache.values.data_ptr()))
     assert len(places) == 1

@@ -140,14 +140,12 @@ def test_after_warm_up_five_hundred_mixed_steps_add_no_program(port):
     runner = Programs(port.runner(model, **options))
     warm_up(runner)
     warm, events, rng = set(runner.seen), [], np.random.default_rng(7)
-    scheduler = ChunkedPrefillScheduler(
-        runner,
-        SLOTS,
-        SIZES[-1],
-        LONGEST,
-        turns=Turns(pause_prefill=True),
-        on_event=lambda event: events.extend([event.kind, *(part.kind for part in event.parts)]),
-    )
+
+    def note(event):
+        events.extend([event.kind, *(part.kind for part in event.parts)])
+
+    options = {"turns": Turns(pause_prefill=True), "on_event": note}
+    scheduler = ChunkedPrefillScheduler(runner, SLOTS, SIZES[-1], LONGEST, **options)
     for index in range(500):
         if index % 9 == 0 or len(scheduler.turns.queue) < 2:
             prompt = rng.integers(0, V, size=int(rng.integers(1, 319))).tolist()

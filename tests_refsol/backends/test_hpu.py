@@ -27,19 +27,11 @@ from tiny_llm_ref.torch_backend.flash_attention import fused_statistics
 IMITATION = ROOT / "tests_refsol" / "imitation_gaudi"
 CACHE = Path(tempfile.gettempdir()) / "imitation-of-a-cache"
 # Of a process that finds the imitation on its path.
-BESIDE = {
-    "PYTHONPATH": os.pathsep.join([str(IMITATION), str(ROOT / "src")]),
-    "OMP_NUM_THREADS": "1",
-    "XDG_CACHE_HOME": str(CACHE),
-}
+BESIDE = {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(CACHE)}
+BESIDE["PYTHONPATH"] = os.pathsep.join([str(IMITATION), str(ROOT / "src")])
 RECIPES = f"{CACHE}/tiny-llm/gaudi-0+imitation,false,8192,false"
-OURS = {
-    "PT_HPU_LAZY_MODE": "0",
-    "PT_HPU_AUTOLOAD": "0",
-    "PT_HPU_WEIGHT_SHARING": "0",
-    "PT_HPU_ENABLE_LAZY_COLLECTIVES": "true",
-    "PT_HPU_RECIPE_CACHE_CONFIG": RECIPES,
-}
+OURS = {f"PT_HPU_{name}": "0" for name in ("LAZY_MODE", "AUTOLOAD", "WEIGHT_SHARING")}
+OURS |= {"PT_HPU_ENABLE_LAZY_COLLECTIVES": "true", "PT_HPU_RECIPE_CACHE_CONFIG": RECIPES}
 COMPILING = {"FUSER_ENABLE_MULTI_THREADED_INVOCATIONS": "1"}  # not in lazy mode
 LAZY = {"PT_HPU_LAZY_MODE": "1", "IMITATION_GAUDI": "fork"}
 
@@ -69,6 +61,12 @@ def exercise(forks) -> Callable[..., dict]:
         return json.loads(done.stdout)
 
     return report
+
+
+@pytest.fixture(params=[{}, LAZY], ids=["eager", "lazy"])
+def report(request, exercise) -> dict:
+    """What it reports in each mode of the plug-in."""
+    return exercise(**request.param)
 
 
 def calls_of(report: dict, name: str) -> list[list]:
@@ -140,16 +138,14 @@ def test_a_plug_in_without_a_card_leaves_the_cpu(exercise):
     assert not report["available"] and report["device"] == "cpu"
 
 
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        (
-            {"IMITATION_GAUDI": "other-torch"},
-            "AssertionError: built for PyTorch 2.11.0, but the run-time one is 2.",
-        ),
-        ({"PT_HPU_LAZY_MODE": "1"}, "AssertionError: Stock PyTorch is not supported in Lazy mode."),
-    ],
-)
+OTHER_TORCH = "AssertionError: built for PyTorch 2.11.0, but the run-time one is 2."
+MISFITS = [
+    ({"IMITATION_GAUDI": "other-torch"}, OTHER_TORCH),
+    ({"PT_HPU_LAZY_MODE": "1"}, "AssertionError: Stock PyTorch is not supported in Lazy mode."),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), MISFITS)
 def test_a_plug_in_that_does_not_fit_is_one_line_and_the_cpu(exercise, settings, message):
     report = exercise(**settings)
     assert report["device"] == "cpu"
@@ -172,17 +168,15 @@ def test_each_rank_has_a_card_of_its_own(monkeypatch):
 # The vendor's calls: arguments by position, types, places
 
 
-@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
-def test_rms_norm_hands_over_one_type_and_eps(exercise, settings):
+def test_rms_norm_hands_over_one_type_and_eps(report):
     expected = ["bfloat16 hpu [2, 5, 128]", "bfloat16 hpu [128]", 1e-5, True, 0, False]
-    assert calls_of(exercise(**settings), "FusedRMSNorm") == [expected]
+    assert calls_of(report, "FusedRMSNorm") == [expected]
 
 
-@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
-def test_rope_hands_over_tokens_and_their_rows(exercise, settings):
+def test_rope_hands_over_tokens_and_their_rows(report):
     rows = "float32 hpu [10, 1, 128]"
     expected = ["bfloat16 hpu [10, 4, 128]", rows, rows, None, 0, "BLOCKWISE"]
-    assert calls_of(exercise(**settings), "apply_rotary_pos_emb")[0] == expected
+    assert calls_of(report, "apply_rotary_pos_emb")[0] == expected
 
 
 def test_rope_gives_back_the_type_that_it_got(exercise):
@@ -190,12 +184,11 @@ def test_rope_gives_back_the_type_that_it_got(exercise):
     assert exercise()["rotated"] == "torch.bfloat16"
 
 
-@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
-def test_attention_hands_over_few_key_heads_and_a_mask_or_the_causal_flag(exercise, settings):
+def test_attention_hands_over_few_key_heads_and_a_mask_or_the_causal_flag(report):
     query = "bfloat16 hpu [2, 4, 5, 128]"
     past, fresh = "bfloat16 hpu [2, 2, 8, 128]", "bfloat16 hpu [2, 2, 5, 128]"
     rest = [128**-0.5, "fp32", True, None, "right"]
-    assert calls_of(exercise(**settings), "FusedSDPA") == [
+    assert calls_of(report, "FusedSDPA") == [
         [query, past, past, None, 0.0, False, *rest],
         [query, fresh, fresh, None, 0.0, True, *rest],
         [query, past, past, "bfloat16 hpu [2, 1, 5, 8]", 0.0, False, *rest],
@@ -207,11 +200,10 @@ def test_the_imitation_refuses_softmax_modes_that_no_source_knows(exercise):
     assert exercise()["refused modes"] == [["fp32", "float32"], ["exact", "bfloat16"]]
 
 
-@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
-def test_flash_attention_says_causal_once_in_the_kernels_words(exercise, settings):
+def test_flash_attention_says_causal_once_in_the_kernels_words(report):
     """The flag for squares, a mask for a past, neither for one query; other masks become four axes of query's type."""
-    report = exercise(**settings)["flash_calls"]
-    calls = [[arguments[0][9:], *arguments[3:6]] for arguments in report]
+    flash = report["flash_calls"]
+    calls = [[arguments[0][9:], *arguments[3:6]] for arguments in flash]
     assert calls == [
         ["hpu [2, 4, 5, 128]", None, 0.0, True],
         ["hpu [2, 4, 3, 128]", "bfloat16 hpu [2, 1, 3, 5]", 0.0, False],
@@ -219,24 +211,23 @@ def test_flash_attention_says_causal_once_in_the_kernels_words(exercise, setting
         ["hpu [2, 4, 3, 128]", "bfloat16 hpu [2, 1, 3, 5]", 0.0, False],  # from (S,)
         ["hpu [2, 4, 3, 128]", "bfloat16 hpu [2, 4, 3, 5]", 0.0, False],  # from (B, H, L, S)
     ]
-    recompute = [arguments[8] for arguments in report]
+    recompute = [arguments[8] for arguments in flash]
     assert recompute == [True, True, False, True, True], "one query has no score matrix to recompute"
 
 
 RIGHT = "FusedSDPA.apply(made(1, 4, 3, 8), made(1, 2, 5, 8), made(1, 2, 5, 8), {}0.3, 'fp32', True, None, 'right'{})"
+PLAIN = RIGHT.format("None, 0.0, False, ", "")
 WRONG = {
-    RIGHT.format("None, 0.0, False, ", ""): "accepted",
+    PLAIN: "accepted",
     RIGHT.format("None, 0.0, False, ", ", False, False, (-1, -1), None"): "accepted",
     RIGHT.format("None, 0.0, False, ", ", False, False, (-1, -1), None, 1"): "TypeError: ",
     RIGHT.format("None, 0.0, False, ", ", sinks=None"): "TypeError: ",
     RIGHT.format("None, 0.1, False, ", ""): "AssertionError: not what inference asks for",
     RIGHT.format("made(1, 1, 3, 5), 0.0, True, ", ""): "AssertionError: causality goes into the mask",
     RIGHT.format("made(3, 5), 0.0, False, ", ""): "AssertionError",
-    RIGHT.format("None, 0.0, False, ", "").replace(
-        "4, 3, 8", "4, 1, 8"
-    ): "AssertionError: no caller of L = 1",
-    RIGHT.format("None, 0.0, False, ", "").replace("1, 4, 3, 8", "4, 3, 8"): "AssertionError: the layout is",
-    RIGHT.format("None, 0.0, False, ", "").replace("4, 3, 8", "3, 3, 8"): "AssertionError: query heads come",
+    PLAIN.replace("4, 3, 8", "4, 1, 8"): "AssertionError: no caller of L = 1",
+    PLAIN.replace("1, 4, 3, 8", "4, 3, 8"): "AssertionError: the layout is",
+    PLAIN.replace("4, 3, 8", "3, 3, 8"): "AssertionError: query heads come",
 }
 
 
@@ -249,44 +240,36 @@ def test_the_imitation_refuses_what_the_vendors_signature_does_not_have(forks):
         assert told.startswith(expected), f"{call}: {told}"
 
 
-@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
 @pytest.mark.parametrize("mix", ["decodes", "prompts", "hybrid"])
-def test_packed_steps_are_as_exact_as_their_type_at_any_score(exercise, settings, mix):
+def test_packed_steps_are_as_exact_as_their_type_at_any_score(report, mix):
     """bf16 rounds results between 2 and 4 by 0.0078. Rounded scores gave decodes 0.19 at 41."""
-    errors = exercise(**settings)["packed"][mix]
+    errors = report["packed"][mix]
     assert max(errors.values()) <= 0.0079, errors
 
 
-@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
-def test_packed_steps_with_windows_and_in_buckets(exercise, settings):
+def test_packed_steps_with_windows_and_in_buckets(report):
     """A bucket pads the rows of the decodes with rows of chunks, which keep what the kernel has found."""
-    report = exercise(**settings)
     assert max(report["padded"], *report["window"].values()) <= 0.0079
     assert report["float32"] <= 1e-5
 
 
-@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
-def test_a_step_is_one_call_over_past_and_own_keys_with_one_mask(exercise, settings):
+def test_a_step_is_one_call_over_past_and_own_keys_with_one_mask(report):
     """52 rows; 10 pages of 16 of the one chunk with a past, then the 52 rows again."""
-    name, arguments = exercise(**settings)["packed_calls"]
+    name, arguments = report["packed_calls"]
     keys = "bfloat16 hpu [1, 2, 212, 128]"
     rest = [0.0, False, 128**-0.5, "fp32", True, None, "right"]
     assert name == "FusedSDPA"
     assert arguments == ["bfloat16 hpu [1, 4, 52, 128]", keys, keys, "bfloat16 hpu [1, 1, 52, 212]", *rest]
 
 
-@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
-def test_the_engine_gives_the_tokens_of_a_cpu(exercise, settings):
-    report = exercise(**settings)
+def test_the_engine_gives_the_tokens_of_a_cpu(report):
     assert report["tokens on hpu"] == report["tokens on cpu"]
     assert [len(tokens) for tokens in report["tokens on hpu"]] == [6] * 4
 
 
-@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
 @pytest.mark.parametrize("way", ["hpu", "hpu ahead"])
-def test_the_host_waits_once_for_the_tokens_of_a_step(exercise, settings, way):
+def test_the_host_waits_once_for_the_tokens_of_a_step(report, way):
     """For an event that follows their copy. With asynchronous scheduling the next step has been launched by then."""
-    report = exercise(**settings)
     waits, steps = report[f"waits on {way}"]
     assert waits == ["event"] * steps and report[f"tokens on {way}"] == report["tokens on cpu"]
 
@@ -295,13 +278,12 @@ def test_arrays_for_the_device_are_copied_without_waiting(exercise):
     assert exercise()["blocking"] == []
 
 
-@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
-def test_uint4_hands_over_words_along_the_outputs(exercise, settings):
+def test_uint4_hands_over_words_along_the_outputs(report):
     """The first call is the self-check's, of a matrix (128, 64). A linear layer of (24, 128) calls it in lazy mode."""
     words, scales, zeros = "int32 hpu [64, 16]", "bfloat16 hpu [2, 128]", "int32 hpu [2, 16]"
     layer = ["int32 hpu [128, 3]", "bfloat16 hpu [2, 24]", "int32 hpu [2, 3]", "torch.bfloat16"]
-    expected = [[words, scales, zeros, "torch.bfloat16"], *([layer] if settings else [])]
-    assert calls_of(exercise(**settings), "convert_from_uint4") == expected
+    expected = [[words, scales, zeros, "torch.bfloat16"], *([layer] if report["detection"]["lazy"] else [])]
+    assert calls_of(report, "convert_from_uint4") == expected
 
 
 def test_an_operator_that_fails_is_named_and_the_others_are_checked(monkeypatch):
@@ -314,10 +296,8 @@ def test_an_operator_that_fails_is_named_and_the_others_are_checked(monkeypatch)
     assert len(errors) == 8 and set(errors.values()) == {0.0}
 
 
-@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
-def test_groups_without_a_whole_zero_stay_words_on_the_device(exercise, settings):
+def test_groups_without_a_whole_zero_stay_words_on_the_device(report):
     """Numbers around 5 have no zero from 0 to 15: they are dequantised by plain operators, on the device."""
-    report = exercise(**settings)
     for name, in_words in (("uint4", False), ("words", True)):
         no_kernel, device, error = report[f"{name} linear"]
         assert (no_kernel, device) == (in_words, "hpu:0")
@@ -330,9 +310,8 @@ def test_mark_step_is_called_in_lazy_mode_only(exercise):
     assert calls_of(exercise(**LAZY), "mark_step") == [["", False]]
 
 
-@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
-def test_fused_results_equal_the_twins_to_bf16(exercise, settings):
-    errors = exercise(**settings)["errors"]
+def test_fused_results_equal_the_twins_to_bf16(report):
+    errors = report["errors"]
     assert len(errors) == 9
     assert max(errors.values()) <= 0.04, errors  # one step of bf16 between 4 and 8
 
@@ -347,16 +326,8 @@ def test_the_day_tests_pass_on_the_imitated_device(forks):
     Left out are those of the policy, whose names have no port and which ask for no device; those of memory, which is
     the host's here; Day 4.1's kernels in C++, which compute on the host; and a mask that is traced without numbers.
     """
-    options = [
-        "-p",
-        "tiny_llm_kit.course.grading.plugin",
-        "-p",
-        "no:cacheprovider",
-        "-q",
-        "-x",
-        "-k",
-        "[torch and not memory and not holds_few_tiles and not mask_where_the_scores_are",
-    ]
+    others = "[torch and not memory and not holds_few_tiles and not mask_where_the_scores_are"
+    options = ["-q", "-x", "-p", "tiny_llm_kit.course.grading.plugin", "-p", "no:cacheprovider", "-k", others]
     options += ["--solution=ref", "--backends=torch", "--device=hpu"]
     options += ["--ignore=tests/test_week_4_day_1.py"]
     with nothing_set():
@@ -518,9 +489,8 @@ def test_a_matrix_for_uint4_multiplies_as_its_words_do():
     expected = dequantize_weights(words, scales, biases, 64, 4)
     x = torch.eye(128)
     np.testing.assert_allclose(matrix(x).numpy(), expected.float().T.numpy(), atol=0.02)
-    assert (
-        hpu_quantized.uint4_matrix(words_to_numbers(words[:23], 4), scales[:23], biases[:23], "cpu") is None
-    )
+    rows = words_to_numbers(words[:23], 4), scales[:23], biases[:23]
+    assert hpu_quantized.uint4_matrix(*rows, "cpu") is None
 
 
 # Graphs
@@ -529,14 +499,10 @@ def test_a_matrix_for_uint4_multiplies_as_its_words_do():
 def test_lazy_mode_records_graphs_as_the_plug_in_takes_them(exercise):
     """Inputs are handed over and not copied. The third set of shapes is one too many, so it has no graph."""
     report = exercise(**LAZY)
-    assert report["graph_calls"] == [
-        ["wrap_in_hpu_graph", [False, True, False, 2]],
-        ["captured", []],
-        ["captured", []],
-    ]
-    assert report["replays"] == [[10.0] * 3, [10.0] * 3, [2.0] * 3, [2.0] * 4], (
-        "a kept result is written again"
-    )
+    captures = [["captured", []]] * 2
+    assert report["graph_calls"] == [["wrap_in_hpu_graph", [False, True, False, 2]], *captures]
+    replays = [[10.0] * 3, [10.0] * 3, [2.0] * 3, [2.0] * 4]
+    assert report["replays"] == replays, "a kept result is written again"
 
 
 def test_a_host_read_inside_a_captured_step_is_refused(exercise):
@@ -549,10 +515,8 @@ def test_without_lazy_mode_there_are_no_graphs_to_record(exercise):
 
 def test_compile_mode_asks_for_the_vendors_compiler_and_fixed_shapes(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function, **options: (function, options))
-    assert hpu.compile_static(len) == (
-        len,
-        {"backend": "hpu_backend", "options": {"force_static_compile": True}},
-    )
+    fixed = {"backend": "hpu_backend", "options": {"force_static_compile": True}}
+    assert hpu.compile_static(len) == (len, fixed)
 
 
 def test_the_self_check_of_a_twin_against_itself_is_exact():

@@ -68,15 +68,9 @@ def test_device_attention_of_a_model_reads_no_mask(b, monkeypatch, layers):
 
 def chunk_with_a_past() -> PackedBatch:
     """Rows 4 to 6 of a text whose first four tokens are in block 2."""
-    return PackedBatch(
-        token_ids=TEXT[4:],
-        positions=[4, 5, 6],
-        slots=[4 * PAGE, 4 * PAGE + 1, 4 * PAGE + 2],
-        query_start=[0, 3],
-        context_lens=[4],
-        block_tables=[[2, 4]],
-        sample_rows=[2],
-    )
+    rows = {"token_ids": TEXT[4:], "positions": [4, 5, 6], "slots": [4 * PAGE, 4 * PAGE + 1, 4 * PAGE + 2]}
+    reads = {"query_start": [0, 3], "context_lens": [4], "block_tables": [[2, 4]], "sample_rows": [2]}
+    return PackedBatch(**rows, **reads)
 
 
 @pytest.mark.parametrize("layers", [1, 3])

@@ -69,11 +69,8 @@ def test_each_request_reads_its_own_text_and_nothing_else(b, kernels, most, data
     """Any mix of chunks and decodes, over pages anywhere whose other slots hold anything, padded or not."""
     batch, texts, query, page = data.draw(steps(most))
     bucket = None if strategy is None else make_buckets(strategy, 40, 5, 20, page).of(batch)
-    slots = [
-        table[p // page] * page + p % page
-        for table, text in zip(batch.block_tables, texts, strict=True)
-        for p in range(text.shape[1])
-    ]
+    places = [(t, p) for t, text in zip(batch.block_tables, texts, strict=True) for p in range(text.shape[1])]
+    slots = [table[p // page] * page + p % page for table, p in places]
     pages = np.full((2, (NUM_BLOCKS + 1) * page, *texts[0].shape[2:]), poison)
     pages[:, slots] = np.concatenate(texts, axis=1)
     fresh = np.concatenate(
@@ -100,17 +97,10 @@ def test_decodes_of_similar_length_are_one_call_and_others_are_not(b):
     """So the padding of a call is at most as long as what its requests read."""
     cpu = import_module(f"tiny_llm_given.{b.name}.cpu_attention")
     page, lengths = 4, [3, 70, 65, 4, 128]
-    tables = [
-        list(range(40 * index, 40 * index + -(-length // page))) for index, length in enumerate(lengths)
-    ]
-    batch = PackedBatch(
-        token_ids=[0] * 5,
-        positions=[length - 1 for length in lengths],
-        slots=[table[-1] * page + (length - 1) % page for table, length in zip(tables, lengths, strict=True)],
-        query_start=list(range(6)),
-        context_lens=[length - 1 for length in lengths],
-        block_tables=tables,
-    )
+    tables = [[*range(40 * i, 40 * i + -(-length // page))] for i, length in enumerate(lengths)]
+    last = [length - 1 for length in lengths]
+    slots = [table[-1] * page + p % page for table, p in zip(tables, last, strict=True)]
+    batch = PackedBatch([0] * 5, last, slots, [*range(6)], context_lens=last, block_tables=tables)
     reads = cpu.step_reads(inputs_of(batch, page, 200).map(b.array), page)
     found = {tuple(b.numpy(call.rows).tolist()): tuple(call.slots.shape) for call in reads.decodes}
     assert found == {(0, 3): (2, 4), (1, 2, 4): (3, 128)} and not reads.chunks, f"slots of each call: {found}"

@@ -63,9 +63,7 @@ def test_a_pool_is_zeroed_and_has_a_page_for_padding(b, dtype):
         for flat, pages in ((pool.keys, pool.key_pages), (pool.values, pool.value_pages)):
             assert flat.dtype == b.dtype(dtype)
             assert tuple(flat.shape) == (18, 2, 10) and tuple(pages.shape) == (6, 3, 2, 10)
-            assert not b.numpy(flat).any(), (
-                "whatever memory held before must not be there: 0 times NaN is NaN"
-            )
+            assert not b.numpy(flat).any(), "whatever memory held before is gone: 0 times NaN is NaN"
 
 
 def test_a_write_changes_its_slots_and_nothing_else(b, rng):

@@ -95,16 +95,9 @@ def test_the_mask_of_gaudis_kernel_is_converted_once_per_step(port):
     """Not in every layer: at 2,048 rows and 256 pages a conversion writes 128 MiB. By the twins, on a CPU."""
     from tiny_llm_given.torch.hpu_attention import attend_fused, fused_mask
 
-    batch = PackedBatch(
-        [0] * 7,
-        [20, *range(33, 39)],
-        [0] * 7,
-        [0, 1, 7],
-        [20, 33],
-        [[1, 2], [5, 3, 4]],
-        [6],
-        [SamplingParams()],
-    )
+    reads = {"query_start": [0, 1, 7], "context_lens": [20, 33], "block_tables": [[1, 2], [5, 3, 4]]}
+    sampled = {"sample_rows": [6], "sampling": [SamplingParams()]}
+    batch = PackedBatch([0] * 7, [20, *range(33, 39)], [0] * 7, **reads, **sampled)
     mask = fused_mask(port.solution, inputs_of(batch, PAGE, COUNT).map(port.array), PAGE)
     shapes = [(7, H, D), (7, HKV, D), (7, HKV, D), *[(COUNT + 1, PAGE, HKV, D)] * 2]
     recording = record(

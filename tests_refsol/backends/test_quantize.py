@@ -44,14 +44,14 @@ def dense(b, w) -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize(
-    ("columns", "group_size", "bits", "message"),
-    [
-        (128, 64, 3, "bits is 3 and must be 4 or 8"),
-        (128, 16, 4, "group_size is 16 and must be 32, 64 or 128"),
-        (100, 32, 4, "rows of 100 numbers cannot be cut into groups of 32"),
-    ],
-)
+REFUSED = [
+    (128, 64, 3, "bits is 3 and must be 4 or 8"),
+    (128, 16, 4, "group_size is 16 and must be 32, 64 or 128"),
+    (100, 32, 4, "rows of 100 numbers cannot be cut into groups of 32"),
+]
+
+
+@pytest.mark.parametrize(("columns", "group_size", "bits", "message"), REFUSED)
 def test_what_cannot_be_quantized_is_one_line(b, columns, group_size, bits, message):
     with pytest.raises(ValueError) as caught:
         b.quantize_weights(b.array(np.ones((2, columns))), group_size, bits)

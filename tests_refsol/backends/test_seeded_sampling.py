@@ -35,23 +35,21 @@ def probabilities(temperature: float, kept: list[int]) -> np.ndarray:
     return weights / weights.sum()
 
 
-@pytest.mark.parametrize(
-    ("params", "kept"),
-    [
-        (SamplingParams(0.6), [0, 1, 2, 3, 4, 5, 6]),
-        (SamplingParams(1.0, top_p=0.6), [0, 6]),
-        (SamplingParams(1.3, top_k=4, top_p=0.999, seed=5, sample_index=3), [0, 1, 2, 6]),
-    ],
-)
+KEPT = [
+    (SamplingParams(0.6), [0, 1, 2, 3, 4, 5, 6]),
+    (SamplingParams(1.0, top_p=0.6), [0, 6]),
+    (SamplingParams(1.3, top_k=4, top_p=0.999, seed=5, sample_index=3), [0, 1, 2, 6]),
+]
+
+
+@pytest.mark.parametrize(("params", "kept"), KEPT)
 def test_tokens_come_with_the_probabilities_of_the_softmax(b, params, kept):
     """Over many positions; five standard deviations are allowed for each token, and what is hidden never comes."""
     drawn = tokens(b, np.tile(LOGITS, (ROWS, 1)), [params] * ROWS, range(ROWS))
     expected = probabilities(params.temperature, kept)
     actual = np.bincount(drawn, minlength=len(LOGITS)) / ROWS
-    assert (np.abs(actual - expected) <= 5 * np.sqrt(expected * (1 - expected) / ROWS)).all(), (
-        actual,
-        expected,
-    )
+    atol = 5 * np.sqrt(expected * (1 - expected) / ROWS)
+    assert (np.abs(actual - expected) <= atol).all(), (actual, expected)
 
 
 @pytest.mark.parametrize("differs", ["seed", "sample_index", "position"])
@@ -101,10 +99,8 @@ def test_greedy_rows_take_the_largest_logit_beside_random_ones(b, rng):
 
 def test_every_port_draws_the_same_tokens(rng):
     logits, sampling, positions = mix(rng)
-    drawn = {
-        str(tokens(Port("tiny_llm_ref", name, "cpu"), logits, sampling, positions))
-        for name in installed_backends()
-    }
+    ports = [Port("tiny_llm_ref", name, "cpu") for name in installed_backends()]
+    drawn = {str(tokens(port, logits, sampling, positions)) for port in ports}
     assert len(drawn) == 1
 
 
@@ -122,9 +118,8 @@ def test_logprobs_are_those_of_the_model(b, rng):
         order = np.argsort(-expected[row])[: params.logprobs]
         assert list(best) == [*order], "the most probable first"
         np.testing.assert_allclose([logprob, *best.values()], expected[row, [token, *order]], atol=1e-5)
-    assert [token for token, *_ in chosen] == tokens(b, logits, mix(rng)[1], positions), (
-        "asking changes no draw"
-    )
+    drawn = tokens(b, logits, mix(rng)[1], positions)
+    assert [token for token, *_ in chosen] == drawn, "asking changes no draw"
 
 
 @pytest.mark.parametrize("logprobs", [None, 4])
@@ -180,10 +175,12 @@ def test_only_rows_that_need_it_are_sorted_whole(b, rng, monkeypatch):
     monkeypatch.setattr(candidate_filter, "CANDIDATES", 8)
     widths = []
     keep = b.sampler.keep_top_p
-    counted = SimpleNamespace(
-        keep_top_k=b.sampler.keep_top_k,
-        keep_top_p=lambda logits, top_p: widths.append(tuple(logits.shape)) or keep(logits, top_p),
-    )
+
+    def keep_top_p(logits, top_p):
+        widths.append(tuple(logits.shape))
+        return keep(logits, top_p)
+
+    counted = SimpleNamespace(keep_top_k=b.sampler.keep_top_k, keep_top_p=keep_top_p)
     logits = rng.normal(size=(5, 90)) * np.array([[9], [0.1], [1], [1], [9]])
     nucleus = SamplingParams(1.0, top_p=0.9)
     sampling = [nucleus, nucleus, None, SamplingParams(1.0), replace(nucleus, top_k=5)]
@@ -195,10 +192,7 @@ def test_only_rows_that_need_it_are_sorted_whole(b, rng, monkeypatch):
 
 def test_an_engine_on_a_cpu_sorts_candidates_and_one_on_an_accelerator_everything(b, monkeypatch):
     """Choosing rows by their numbers reads them back, and makes shapes that are not known before."""
-    model = SimpleNamespace(
-        num_hidden_layers=1,
-        config=SimpleNamespace(context=8, vocab_size=8),
-    )
+    model = SimpleNamespace(num_hidden_layers=1, config=SimpleNamespace(context=8, vocab_size=8))
     assert b.packed_runner(model, 1, create_kv_pools=lambda *sizes: []).sampler.candidates is not None
     monkeypatch.setattr(b, "device", "cuda")
     assert b.packed_runner(model, 1, create_kv_pools=lambda *sizes: []).sampler.candidates is None

@@ -32,10 +32,8 @@ def test_by_concatenation_every_length_is_another_program(port, model):
 def test_the_concatenating_cache_is_right_and_only_slow(port, model):
     ids = port.array([[3, 1, 4, 1, 5, 9, 2]])
     outputs = []
-    for caches in (
-        [ConcatenatingCache(port.backend_module.concatenate) for _ in range(LAYERS)],
-        model.create_kv_cache(7),
-    ):
+    concatenating = [ConcatenatingCache(port.backend_module.concatenate) for _ in range(LAYERS)]
+    for caches in (concatenating, model.create_kv_cache(7)):
         parts = [(0, 4), (4, 5), (5, 7)]
         outputs.append(torch.cat([model(ids[:, a:z], a, caches) for a, z in parts], dim=1))
     torch.testing.assert_close(*outputs, atol=1e-5, rtol=0)
@@ -85,33 +83,21 @@ def test_a_step_needs_no_number_from_the_device(port):
 A, SQUARE = torch.ones(2, 3), torch.ones(3, 3)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (lambda: A + A, lambda: A[:1] + A[:1]),
-        (lambda: A.T + 1, lambda: torch.ones(3, 2) + 1),
-        (lambda: SQUARE.T.add(1), lambda: SQUARE.add(1)),
-        (lambda: A.add(1), lambda: A.double().add(1)),
-        (lambda: A * 2, lambda: A * 3),
-        (lambda: A * 2, lambda: A * 2.0),
-        (lambda: A.sum(0, keepdim=True), lambda: A.sum(0, keepdim=False)),
-        (lambda: A[:, 0], lambda: A[:, 1]),
-        (lambda: (A.sin(), A.cos()), lambda: (A.cos(), A.sin())),
-        (lambda: torch.cat([A, A]), lambda: torch.cat([A, A, A])),
-    ],
-    ids=[
-        "shape",
-        "shape of a view",
-        "stride",
-        "type",
-        "number",
-        "1 and 1.0",
-        "flag",
-        "place",
-        "order",
-        "list",
-    ],
-)
+DIFFERENCES = {
+    "shape": (lambda: A + A, lambda: A[:1] + A[:1]),
+    "shape of a view": (lambda: A.T + 1, lambda: torch.ones(3, 2) + 1),
+    "stride": (lambda: SQUARE.T.add(1), lambda: SQUARE.add(1)),
+    "type": (lambda: A.add(1), lambda: A.double().add(1)),
+    "number": (lambda: A * 2, lambda: A * 3),
+    "1 and 1.0": (lambda: A * 2, lambda: A * 2.0),
+    "flag": (lambda: A.sum(0, keepdim=True), lambda: A.sum(0, keepdim=False)),
+    "place": (lambda: A[:, 0], lambda: A[:, 1]),
+    "order": (lambda: (A.sin(), A.cos()), lambda: (A.cos(), A.sin())),
+    "list": (lambda: torch.cat([A, A]), lambda: torch.cat([A, A, A])),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENCES.values(), ids=DIFFERENCES)
 def test_the_recorder_sees_a_difference(one, other):
     assert record(one).signature == record(one).signature
     assert record(one).signature != record(other).signature

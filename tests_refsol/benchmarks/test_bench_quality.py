@@ -1,6 +1,6 @@
 """`pdm run bench-quality`: its figures worked out by hand, and one run on every port."""
 
-import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,34 +30,26 @@ def test_a_baseline_is_asked_at_every_nth_token():
     rows = np.log(np.arange(1, 37).reshape(6, 6))
     windows, prompts = [[0, 1, 2, 3], [5, 4, 3, 2]], []
     top = [quality.best_of(rows[:3]), quality.best_of(rows[3:])]
-    reference = quality.joined(
-        quality.reading_of(part, ids[1:], best)
-        for part, ids, best in zip((rows[:3], rows[3:]), windows, top, strict=True)
-    )
+    parts = zip((rows[:3], rows[3:]), windows, top, strict=True)
+    reference = quality.joined(quality.reading_of(part, ids[1:], best) for part, ids, best in parts)
 
-    class Baseline:
-        def log_probabilities(self, prompt):
-            prompts.append(prompt)
-            return rows[2 * len(prompts) - 1]
+    def log_probabilities(prompt):
+        prompts.append(prompt)
+        return rows[2 * len(prompts) - 1]
 
-    found = quality.asked(Baseline(), windows, 2, top, reference)
+    found = quality.asked(SimpleNamespace(log_probabilities=log_probabilities), windows, 2, top, reference)
     assert prompts == [[0, 1], [5], [5, 4, 3]]
     assert found["tokens"] == 3 and found["largest_difference"] == found["perplexity_change"] == 0
 
 
-def test_the_command_reads_in_every_way(b, tmp_path, capsys):
+def test_the_command_reads_in_every_way(b, bench):
     """float32 is the reference; its most probable tokens are those that the engine gives."""
-    file = tmp_path / "found.json"
-    size = ["--tokens", "60", "--window", "30", "--ways", "bf16", "4bit", "--threads", "1"]
-    quality.main(
-        ["--model", "tiny-qwen3", "--backend", b.name, "--device", "cpu", *size, "--json", str(file)]
-    )
-    found = json.loads(file.read_text(encoding="utf-8"))
+    size = "--tokens 60 --window 30 --ways bf16 4bit --threads 1 --device cpu"
+    out, found = bench(quality.main, "--model tiny-qwen3 --backend", b.name, size)
     assert list(found["results"]) == ["float32", "bf16", "4bit"] and not found["left_out"]
     exact, bf16, bits = found["results"].values()
     assert (exact["tokens"], exact["same_best"], exact["largest_difference"]) == (58, 100, 0)
-    assert 0 < bf16["mean_difference"] < bits["mean_difference"]
-    assert "missed  4bit" in capsys.readouterr().out
+    assert 0 < bf16["mean_difference"] < bits["mean_difference"] and "missed  4bit" in out
 
 
 def test_readings_are_the_engines(b):

@@ -58,34 +58,34 @@ def test_display_formula_is_a_block_that_can_scroll(render):
     assert "<mfrac>" in page
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "`$x$` and ``a ` $y$``",
-        "```sh\necho $HOME $x$\n```",
-        "- a list\n\n  ~~~python\n  x = '$y$'\n  ~~~\n",
-        '<pre class="screen">cost $x$\n\n$y$</pre>',
-        "<code>$x$</code>",
-        '<a title="$x$">t</a>',
-        "<!-- $x$ -->",
-    ],
-)
+LEFT_ALONE = [
+    "`$x$` and ``a ` $y$``",
+    "```sh\necho $HOME $x$\n```",
+    "- a list\n\n  ~~~python\n  x = '$y$'\n  ~~~\n",
+    '<pre class="screen">cost $x$\n\n$y$</pre>',
+    "<code>$x$</code>",
+    '<a title="$x$">t</a>',
+    "<!-- $x$ -->",
+]
+
+
+@pytest.mark.parametrize("text", LEFT_ALONE)
 def test_code_and_html_are_left_alone(render, text):
     assert render(text) == text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "It costs $5 and $6.",
-        "between $5-$6",
-        "$HOME and $PATH, or $HOME/$USER",
-        "US$5 or 5$ each, 6$ for two",
-        r"\$x\$ is not a formula",
-        "a $ b $ c",
-        "one $x here\n\nand there$ another paragraph",
-    ],
-)
+NO_FORMULA = [
+    "It costs $5 and $6.",
+    "between $5-$6",
+    "$HOME and $PATH, or $HOME/$USER",
+    "US$5 or 5$ each, 6$ for two",
+    r"\$x\$ is not a formula",
+    "a $ b $ c",
+    "one $x here\n\nand there$ another paragraph",
+]
+
+
+@pytest.mark.parametrize("text", NO_FORMULA)
 def test_dollars_that_are_no_formula_are_left_alone(render, text):
     assert render(text) == text
 
@@ -145,11 +145,8 @@ def test_hints_are_numbered_task_by_task():
         + '<details class="hint">\n<summary>Hint: a title</summary>\n</details>' * count
         for task, count in ((1, 2), (2, 1))
     )
-    assert re.findall("Hint.*?title", hints.number(page)) == [
-        "Hint 1 of 2: a title",
-        "Hint 2 of 2: a title",
-        "Hint 1 of 1: a title",
-    ]
+    numbers = ("1 of 2", "2 of 2", "1 of 1")
+    assert re.findall("Hint.*?title", hints.number(page)) == [f"Hint {each}: a title" for each in numbers]
 
 
 # ---- commands
@@ -296,9 +293,9 @@ def test_a_signature_fits_on_a_page():
     """Arguments go below, words and their order stay."""
     lines = python_signatures.contract(LONG, "Wide")[0].splitlines()
     assert max(map(len, lines)) <= python_signatures.COLUMNS
-    arguments = [line.strip() for line in lines[2:6]]
-    assert arguments == ["self,", "first: dict[int, list[int]] = (1, 2),",
-                         "second: Callable[[int, str], None] = print,", "third=3,"]  # fmt: skip
+    arguments = " ".join(line.strip() for line in lines[2:6])
+    first, second = "first: dict[int, list[int]] = (1, 2)", "second: Callable[[int, str], None] = print"
+    assert arguments == f"self, {first}, {second}, third=3,"
     assert lines[6] == "    ) -> str:"
     block, folded = python_signatures.contract(LONG, "Wide.tell")
     assert folded == "" and max(map(len, block.splitlines())) <= python_signatures.COLUMNS
@@ -311,10 +308,8 @@ def test_a_docstring_folds_with_its_items():
         "<summary>Says <code>a&#95;b &lt; c</code>.</summary>\n<p>And goes on in the next line.</p>" in folded
     )
     items = "explanation that fills the line, and a little of the next: which goes on here."
-    assert (
-        f"<li><code>first</code>, <code>second</code>: an {items}</li><li><code>third</code>: short.</li>"
-        in folded
-    )
+    names, items = "<code>first</code>, <code>second</code>", f"an {items}"
+    assert f"<li>{names}: {items}</li><li><code>third</code>: short.</li>" in folded
     assert "<p><strong>Returns</strong> Words.</p>" in folded
     assert "\n\n" not in folded, "an empty line would end the HTML in Markdown"
     whole = python_signatures.contract(LONG, "Wide")[1]
@@ -374,11 +369,8 @@ def test_a_remedy_folds_under_its_symptom():
     expected = [("It `hangs`.", "Stop it:\n\n```sh\nkill\n```"), ("It is slow.", "Wait.")]
     for page in (f"# {section}", f"# Page\n\n**Bold.** text\n\n## {section}\n## Next\n\n**Bold.** text\n"):
         folded = folds.fold(page)
-        found = re.findall(
-            r'<details class="entry">\n<summary>\n\n(.*?)\n\n</summary>\n\n(.*?)\n\n</details>',
-            folded,
-            re.DOTALL,
-        )
+        entry = r'<details class="entry">\n<summary>\n\n(.*?)\n\n</summary>\n\n(.*?)\n\n</details>'
+        found = re.findall(entry, folded, re.DOTALL)
         assert found == expected and folded.count("**Bold.** text") == page.count("**Bold.** text")
 
 
@@ -429,10 +421,8 @@ def test_the_first_use_of_a_term_is_a_link():
         "A KV\ncache, and kv-cache KV caches. A block. Rejection sampling, sampling. KV cache-like\n"
     )
     linked = terms.link(text, "week4-03.md", GLOSSARY_TEXT)
-    assert re.findall(r'<a class="term" href="appendix-glossary.md#([\w-]+)">([^<]*)</a>', linked) == [
-        ("kv-cache", "KV\ncache"),
-        ("sampling", "sampling"),
-    ]
+    found = re.findall(r'<a class="term" href="appendix-glossary.md#([\w-]+)">([^<]*)</a>', linked)
+    assert found == [("kv-cache", "KV\ncache"), ("sampling", "sampling")]
     assert re.sub(r'<a class="term"[^>]*>([^<]*)</a>', r"\1", linked) == text
     assert ">Rejection sampling</a>" in terms.link(text, "week4-02.md", GLOSSARY_TEXT)
     assert terms.link(text, terms.GLOSSARY, GLOSSARY_TEXT) == terms.link(text, "a.md", "") == text
@@ -480,33 +470,22 @@ def test_a_whole_site_has_no_problem(tmp_path):
     assert site(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "problem"),
-    [
-        ("a.html", '<a href="gone.html">x</a><h2 id="here">', "link to nothing: gone.html"),
-        ("a.html", "<h2>here has lost its id</h2>", "missing anchor: a.html#here"),
-        ("a.html", '<h2 id="here"><img src="gone.png">', "missing file: gone.png"),
-        ("a.html", '<h2 id="here"><script src="https://cdn.example/x.js"></script>', "fetched from outside"),
-        (
-            "a.html",
-            '<h2 id="here"><link rel="stylesheet" href="//cdn.example/x.css">',
-            "fetched from outside",
-        ),
-        (
-            "a.html",
-            '<h2 id="here"><p style="background:url(http://cdn.example/x.png)">',
-            "fetched from outside",
-        ),
-        (
-            "a.html",
-            '<h2 id="here"><style>@import "https://cdn.example/x.css";</style>',
-            "fetched from outside",
-        ),
-        ("css/s.css", "@font-face { src: url('https://fonts.example/f.woff2') }", "fetched from outside"),
-        ("a.html", '<h2 id="here"><p>{{#include screens/gone.html}}</p>', "not rendered"),
-        ("a.html", '<h2 id="here"><span class="book-error">formula</span>', "formula"),
-    ],
-)
+HERE, OUTSIDE = '<h2 id="here">', "fetched from outside"
+FOUND = [
+    ("a.html", f'<a href="gone.html">x</a>{HERE}', "link to nothing: gone.html"),
+    ("a.html", "<h2>here has lost its id</h2>", "missing anchor: a.html#here"),
+    ("a.html", f'{HERE}<img src="gone.png">', "missing file: gone.png"),
+    ("a.html", f'{HERE}<script src="https://cdn.example/x.js"></script>', OUTSIDE),
+    ("a.html", f'{HERE}<link rel="stylesheet" href="//cdn.example/x.css">', OUTSIDE),
+    ("a.html", f'{HERE}<p style="background:url(http://cdn.example/x.png)">', OUTSIDE),
+    ("a.html", f'{HERE}<style>@import "https://cdn.example/x.css";</style>', OUTSIDE),
+    ("css/s.css", "@font-face { src: url('https://fonts.example/f.woff2') }", OUTSIDE),
+    ("a.html", f"{HERE}<p>{{{{#include screens/gone.html}}}}</p>", "not rendered"),
+    ("a.html", f'{HERE}<span class="book-error">formula</span>', "formula"),
+]
+
+
+@pytest.mark.parametrize(("file", "text", "problem"), FOUND)
 def test_the_link_check_finds(tmp_path, file, text, problem):
     found = site(tmp_path, **{file: text})
     assert len(found) == 1, found
@@ -535,10 +514,8 @@ def test_a_page_above_the_ceiling_is_named_with_its_words(tmp_path):
 def test_appendices_and_all_pages_have_ceilings_of_their_own(tmp_path):
     for number in range(ALL // CEILING + 1):
         (tmp_path / f"appendix-{number}.md").write_text("word " * CEILING, encoding="utf-8")
-    assert [problem.partition(":")[0] for problem in check_length(tmp_path)] == [
-        "all pages",
-        "the appendices",
-    ]
+    problems = [problem.partition(":")[0] for problem in check_length(tmp_path)]
+    assert problems == ["all pages", "the appendices"]
 
 
 def test_words_of_a_built_page_are_visible_or_folded():
@@ -596,9 +573,8 @@ def test_what_was_measured_is_shown_and_not_compared(tmp_path):
     assert '<span class="measured">   9.8</span> ms' in written.read_text(encoding="utf-8")
     again = [day("7 keys  12.3 ms █████")]
     assert list(screen_files.differences(day_screens.day_screens(backend, again), tmp_path)) == []
-    assert list(screen_files.capture(day_screens.day_screens(backend, again), tmp_path)) == [], (
-        "a file is not touched"
-    )
+    captured = list(screen_files.capture(day_screens.day_screens(backend, again), tmp_path))
+    assert captured == [], "a file is not touched"
     (difference,) = screen_files.differences(
         day_screens.day_screens(backend, [day("8 keys   9.8 ms   ██")]), tmp_path
     )
@@ -770,12 +746,8 @@ def test_every_entry_of_the_summary_exists_and_every_page_has_an_entry():
 
 def test_plain_mdbook_builds_the_book(tmp_path):
     """Without `pdm run`, from another folder: formulas are MathML and every link holds."""
-    run = subprocess.run(
-        [find_mdbook(), "build", str(BOOK), "--dest-dir", str(tmp_path / "site")],
-        cwd=tmp_path,
-        capture_output=True,
-        encoding="utf-8",
-    )
+    command = [find_mdbook(), "build", str(BOOK), "--dest-dir", str(tmp_path / "site")]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8")
     assert run.returncode == 0, run.stderr
     assert "<math " in (tmp_path / "site" / "notation.html").read_text(encoding="utf-8")
     assert check_site(tmp_path / "site") == []
@@ -788,10 +760,8 @@ def test_the_readme_has_the_two_commands_first():
     blocks = re.findall(
         r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )
-    assert [block.splitlines() for block in blocks[:2]] == [
-        ['pip install "pdm[locked]" && pdm install && pdm run main --solution ref'],
-        ["pdm run test-all"],
-    ]
+    first = ['pip install "pdm[locked]" && pdm install && pdm run main --solution ref']
+    assert [block.splitlines() for block in blocks[:2]] == [first, ["pdm run test-all"]]
 
 
 @pytest.mark.parametrize("day", days(), ids=str)
@@ -853,11 +823,8 @@ IMPORT = re.compile(r"^ *from (tiny_llm\S*) import (\w+(?:, \w+)*)$", re.MULTILI
 
 def test_every_name_that_a_script_of_the_book_imports_exists():
     """No command runs the scripts on the pages, so a function that moves would break them unnoticed."""
-    imports = [
-        (page.name, module, name)
-        for page in sorted((BOOK / "src").glob("*.md"))
-        for module, names in IMPORT.findall(page.read_text(encoding="utf-8"))
-        for name in names.split(", ")
-    ]
+    pages = {page.name: page.read_text(encoding="utf-8") for page in sorted((BOOK / "src").glob("*.md"))}
+    found = [(page, *each) for page, text in pages.items() for each in IMPORT.findall(text)]
+    imports = [(page, module, name) for page, module, names in found for name in names.split(", ")]
     assert imports
     assert [entry for entry in imports if not hasattr(importlib.import_module(entry[1]), entry[2])] == []

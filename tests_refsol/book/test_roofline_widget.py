@@ -10,13 +10,10 @@ from book.tools import roofline_widget, screen_files
 from tiny_llm_kit.course.see.week_4_day_2 import expected_experts
 
 TABLE = json.loads(roofline_widget.table())
-PAGES = [
-    dict(re.findall(r'data-(\w+)="([^"]*)"', place))
-    for page in sorted((screen_files.FOLDER.parent).glob("*.md"))
-    for place in re.findall(
-        r'<div class="chunk-widget roofline-widget"([^>]*)>', page.read_text(encoding="utf-8")
-    )
-]
+PLACE = r'<div class="chunk-widget roofline-widget"([^>]*)>'
+TEXTS = [page.read_text(encoding="utf-8") for page in sorted((screen_files.FOLDER.parent).glob("*.md"))]
+PLACES = [place for text in TEXTS for place in re.findall(PLACE, text)]
+PAGES = [dict(re.findall(r'data-(\w+)="([^"]*)"', place)) for place in PLACES]
 
 
 def at(**change) -> dict:
@@ -27,10 +24,14 @@ def step(run, **change) -> dict:
     return run(f"roofline.step({json.dumps(TABLE)}, {json.dumps(at(**change))})")
 
 
-@pytest.mark.parametrize(
-    ("model", "gigabytes"),
-    [("Qwen3-0.6B", (1.19, 0.78, 0.59)), ("Qwen3-4B", (8.04, 4.64, 3.05)), ("Qwen3-8B", (15.14, 8.63, 5.59))],
-)
+GIGABYTES = {
+    "Qwen3-0.6B": (1.19, 0.78, 0.59),
+    "Qwen3-4B": (8.04, 4.64, 3.05),
+    "Qwen3-8B": (15.14, 8.63, 5.59),
+}
+
+
+@pytest.mark.parametrize(("model", "gigabytes"), GIGABYTES.items())
 def test_a_step_reads_every_layer_and_the_head(run, model, gigabytes):
     read = [step(run, model=model, bits=bits)["bytes"] / 1e9 for bits in TABLE["bits"]]
     assert read == pytest.approx(gigabytes, abs=0.006)

@@ -34,11 +34,8 @@ POLICIES = {
     "pausing": True,
 }  # whether a prompt makes room for a shorter one
 LINE = {"a": 0.007, "b": 0.00015, "c": 1e-7}
-SCENE = {
-    **widget.SCENE,
-    "late": None,
-    "cost": {"prefill": LINE, "decode": {"a": 0.008, "b": 0.001, "c": 2e-6}},
-}
+COST = {"prefill": LINE, "decode": {"a": 0.008, "b": 0.001, "c": 2e-6}}
+SCENE = {**widget.SCENE, "late": None, "cost": COST}
 
 
 # ---- the Python side
@@ -57,14 +54,8 @@ class Served:
         self.scene, self.spans, self.requests, self.first = scene, [], [], {}
         costs = AdditiveCost(**{name: Line(**line) for name, line in scene["cost"].items()})
         self.model = SimulatedModel(costs)
-        self.scheduler = ChunkedPrefillScheduler(
-            self.model,
-            scene["decodes"] + 2,
-            step,
-            max_seq_len=2**20,
-            turns=Turns(pause_prefill=pausing),
-            clock=self.model.clock,
-        )
+        options = {"turns": Turns(pause_prefill=pausing), "clock": self.model.clock, "max_seq_len": 2**20}
+        self.scheduler = ChunkedPrefillScheduler(self.model, scene["decodes"] + 2, step, **options)
         self.metrics = ChunkedPrefillMetrics(scene["promise"])
         self._let_answers_run()
         self.model.clock.now = 0.0
@@ -159,6 +150,7 @@ def same(one: dict, other: dict) -> bool:
 
 
 LINES = st.fixed_dictionaries({"a": st.floats(1e-6, 1), "b": st.floats(0, 1e-3), "c": st.floats(0, 1e-6)})
+LATE = st.fixed_dictionaries({"tokens": st.integers(1, 3000), "arrives": st.floats(0, 3)})
 SCENES = st.fixed_dictionaries(
     {
         "promptTokens": st.integers(1, 3000),
@@ -167,8 +159,7 @@ SCENES = st.fixed_dictionaries(
         "decodes": st.integers(0, 9),
         "answerTokens": st.integers(1, 40),
         "context": st.integers(10, 2000),
-        "late": st.none()
-        | st.fixed_dictionaries({"tokens": st.integers(1, 3000), "arrives": st.floats(0, 3)}),
+        "late": st.none() | LATE,
         "cost": st.fixed_dictionaries({"prefill": LINES, "decode": LINES}),
     }
 )
@@ -195,36 +186,25 @@ def test_so_it_does_at_the_costs_that_the_page_shows(run, chunk):
     assert differences({**SCENE, "chunk": chunk, "late": widget.LATE, "cost": lines}, run) == []
 
 
+PREFILL, DECODE = "if (pending) prefill();", "if (running.length > 0) decode();"
+BETWEEN = "\n            "
+FLOOR = "Math.floor((p * sorted.length) / 100)"
+A_STALL = 'span.kind === "chunk" && span.running > 0'
 WRONG = {
-    "drains the prompt first": (
-        "if (running.length > 0) decode();",
-        "if (running.length > 0 && !pending) decode();",
-    ),
+    "drains the prompt first": (DECODE, "if (running.length > 0 && !pending) decode();"),
     "the last chunk is not clipped": ("Math.min(chunk, pending.tokens - before)", "chunk"),
     "every chunk costs as the first": ("size * before + ", ""),
     "a decode step costs the same at any context": ("sum + request.held + 1", "sum + 1"),
     "the prompt's own answer never decodes": ("if (pending.left > 0) running.push(pending);", ""),
-    "decodes before it prefills": (
-        "if (pending) prefill();\n            if (running.length > 0) decode();",
-        "if (running.length > 0) decode();\n            if (pending) prefill();",
-    ),
-    "a stall without anyone who waits": (
-        'span.kind === "chunk" && span.running > 0',
-        'span.kind === "chunk"',
-    ),
-    "the agreed chunk is a stall too": (
-        "Math.ceil(span.tokens / promise) - 1",
-        "Math.ceil(span.tokens / promise)",
-    ),
+    "decodes before it prefills": (PREFILL + BETWEEN + DECODE, DECODE + BETWEEN + PREFILL),
+    "a stall without anyone who waits": (A_STALL, 'span.kind === "chunk"'),
+    "the agreed chunk is a stall too": ("(span.tokens / promise) - 1", "(span.tokens / promise)"),
     "a longer prompt goes first too": ("tokens < left", "tokens <= promptTokens"),
     "a paused prompt begins again": ("paused.push(pending);", "pending.held = 0; paused.push(pending);"),
     "a late prompt is there from the start": ("coming[0].arrives <= now", "true"),
     "a late prompt's wait begins with the long one": ("times[0] - arrives", "times[0]"),
     "the promise is the chunk": ("metrics(served, input.promise)", "metrics(served, input.chunk)"),
-    "a percentile one rank too high": (
-        "Math.ceil((p * sorted.length) / 100) - 1",
-        "Math.floor((p * sorted.length) / 100)",
-    ),
+    "a percentile one rank too high": ("Math.ceil((p * sorted.length) / 100) - 1", FLOOR),
 }
 
 
@@ -252,14 +232,10 @@ def test_the_comparison_sees_a_wrong_schedule(idea):
 def cases(line, noise: float = 0.0) -> list[dict]:
     """Three samples each of steps that cost by this line; the median is on it."""
     sizes = [(tokens, tokens * context) for tokens in (1, 32, 512) for context in (1, 300, 2000)]
+    seconds = {pair: line[0] + line[1] * pair[0] + line[2] * pair[1] for pair in sizes}
+    shares = (1 - noise, 1, 10)
     return [
-        {
-            "tokens": tokens,
-            "pairs": pairs,
-            "seconds": [
-                (line[0] + line[1] * tokens + line[2] * pairs) * (1 + share) for share in (-noise, 0, 9)
-            ],
-        }
+        {"tokens": tokens, "pairs": pairs, "seconds": [seconds[tokens, pairs] * share for share in shares]}
         for tokens, pairs in sizes
     ]
 

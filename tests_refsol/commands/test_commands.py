@@ -38,10 +38,8 @@ def test_the_message_of_a_wrong_address_is_shown(refused):
     parser = argparse.ArgumentParser()
     parser.add_argument("--day", type=parse_day)
     parser.add_argument("--task", type=parse_task)
-    assert parser.parse_args(["--day", "1.3", "--task", "1.3.2"]).__dict__ == {
-        "day": Day(1, 3),
-        "task": Task(1, 3, 2),
-    }
+    parsed = parser.parse_args(["--day", "1.3", "--task", "1.3.2"])
+    assert vars(parsed) == {"day": Day(1, 3), "task": Task(1, 3, 2)}
     for option, rule in (("--day", "a day is WEEK.DAY"), ("--task", "a task is WEEK.DAY.TASK")):
         assert f"'foo': {rule}" in refused(parser.parse_args, [option, "foo"])
 
@@ -309,9 +307,8 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_evaluation(tmp_path
     for path in (tmp_path / "absent" / "x.json", tmp_path):
         with pytest.raises(SystemExit) as end:
             eval_tiny_model.main(["--json", str(path)])
-        assert (
-            end.value.code == 2 and f"argument --json: {path}: cannot be written (" in capsys.readouterr().err
-        )
+        assert end.value.code == 2
+        assert f"argument --json: {path}: cannot be written (" in capsys.readouterr().err
 
 
 def test_an_unknown_model_ends_the_evaluation_as_it_ends_main(refused):

@@ -129,16 +129,6 @@ def test_sync_renews_an_older_stub_without_asking(clone):
     assert (clone.learner / BASICS).read_text(encoding="utf-8").startswith('"""Renewed: ')
 
 
-def test_status_forgets_green_when_a_file_in_a_folder_of_the_policy_changes(clone):
-    """The policy's files are in folders of their own."""
-    clone.run("course", "skip", "--week", "2", "--day", "7", "--task", "1", "--backend", PORT)
-    clone.run("test", "--week", "2", "--day", "7", "--task", "1", "--backend", PORT)
-    assert state_of(clone, "2.7.1") == "serving green"
-    path = clone.learner / "serving" / "chunked_prefill" / "chunk.py"
-    path.write_text(path.read_text(encoding="utf-8") + "\n# a thought\n", encoding="utf-8")
-    assert state_of(clone, "2.7.1") == "serving filled"
-
-
 def break_task_2(clone):
     clone.run("course", "skip", *DAY_1)
     path = clone.learner / BASICS
@@ -218,10 +208,10 @@ def test_unknown_addresses_are_one_line_and_exit_code_2(clone):
         assert done.returncode == 2 and "the course has no" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("command", "arguments"),
-    [("test", ["--wek", "1"]), ("test", ["1.1"]), ("test-refsol", ["--week", "1", "-k", "mask"])],
-)
+UNKNOWN = [("test", ["--wek", "1"]), ("test", ["1.1"]), ("test-refsol", ["--week", "1", "-k", "mask"])]
+
+
+@pytest.mark.parametrize(("command", "arguments"), UNKNOWN)
 def test_what_the_command_does_not_know_is_named(clone, command, arguments):
     done = clone.run(command, *arguments)
     unknown = next(text for text in arguments if text not in ("--week", "1"))
@@ -255,11 +245,8 @@ def test_another_copy_of_the_package_is_refused(clone, tmp_path):
     impostor.mkdir(parents=True)
     for folder in (impostor.parent, impostor):
         (folder / "__init__.py").write_text("", encoding="utf-8")
-    done = clone.run(
-        "test",
-        "--week", "1", "--day", "1", "--backend", PORT,
-        PYTHONPATH=f"{tmp_path / 'elsewhere'}:{clone.root / 'src'}",
-    )  # fmt: skip
+    path = f"{tmp_path / 'elsewhere'}:{clone.root / 'src'}"
+    done = clone.run("test", *DAY_1, PYTHONPATH=path)
     assert done.returncode != 0
     assert "another copy is installed" in done.stdout + done.stderr
 
@@ -301,17 +288,12 @@ def test_a_file_that_is_no_python_is_one_line_everywhere(clone):
     assert clone.git("status", "--porcelain") == ""
 
 
-@pytest.mark.parametrize(
-    ("tail", "problem", "commands"),
-    [
-        (
-            "x = 'é'\n".encode("latin-1"),
-            "not UTF-8",
-            ["test --week 1 --day 1", "see 1.1", "course status", "test"],
-        ),
-        (b"# \0\n", "a NUL character", ["course status"]),
-    ],
-)
+EVERYWHERE = ["test --week 1 --day 1", "see 1.1", "course status", "test"]
+NO_TEXT = [("x = 'é'\n".encode("latin-1"), "not UTF-8", EVERYWHERE)]
+NO_TEXT += [(b"# \0\n", "a NUL character", ["course status"])]
+
+
+@pytest.mark.parametrize(("tail", "problem", "commands"), NO_TEXT)
 def test_a_file_that_is_no_text_is_one_line_everywhere(clone, tail, problem, commands):
     """One function reads it for all commands."""
     path = clone.learner / BASICS
@@ -395,11 +377,13 @@ def test_deleted_files_and_folders_come_back(clone):
 
 
 def test_task_zero_is_no_task_and_names_are_not_mixed(clone):
-    for command, *arguments in (
-        ["skip", "--week", "1", "--day", "1", "--task", "0"],
-        ["reset", "--through", "1.1", "--week", "1", "--day", "3"],
-        ["skip", "--through", "1.1", "--task", "2"],
-    ):
+    lines = [
+        "skip --week 1 --day 1 --task 0",
+        "reset --through 1.1 --week 1 --day 3",
+        "skip --through 1.1 --task 2",
+    ]
+    for line in lines:
+        command, *arguments = line.split()
         done = clone.run("course", command, *arguments, "--backend", PORT)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert clone.git("status", "--porcelain") == ""
@@ -422,7 +406,9 @@ def state_of(clone, task: str) -> str:
 
 
 def test_a_task_of_the_policy_stands_once_and_is_green_when_all_its_tests_are(clone):
-    """Some tests of the policy run the port's model: one of them that fails is enough, whatever the others say."""
+    """Some tests of the policy run the port's model: one of them that fails is enough, whatever the others say. Green
+    is forgotten when a file of the policy changes, which are in folders of their own.
+    """
     assert state_of(clone, "2.6.9") == "serving blank"
     assert clone.run("course", "skip", "--through", "2.6", "--backend", PORT).returncode == 0
     assert states_of(clone, "2.6.9", "2.6.3") == ("serving filled", f"{PORT} filled")
@@ -430,6 +416,9 @@ def test_a_task_of_the_policy_stands_once_and_is_green_when_all_its_tests_are(cl
     done = clone.run(*task)
     assert done.returncode == 0, done.stdout
     assert state_of(clone, "2.6.9") == "serving green"
+    path = clone.learner / "serving" / "chunked_prefill" / "chunk.py"
+    path.write_text(path.read_text(encoding="utf-8") + "\n# a thought\n", encoding="utf-8")
+    assert state_of(clone, "2.6.9") == "serving filled"
     path = clone.learner / f"{PORT}_backend" / "batching_kv_cache.py"
     edit(path, "self.active[slot] = 0, False", "self.active[slot] = 0, True")
     assert clone.run(*task).returncode == 1

@@ -84,17 +84,17 @@ def test_the_command_of_the_readme_gives_the_sentence():
     assert_same_sentence([out for out, _ in outputs])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["--temperature", "1e-40"], "temperature is 1e-40: give 0 .* at least 1e-6"),
-        (["--model", "no-such-model"], "model 'no-such-model': no such folder"),
-        (["--temperature", "-1"], "temperature is -1.0: give 0"),
-        (["--temperature", "1", "--top-p", "1.5"], "top_p is 1.5: give a number above 0"),
-        (["--temperature", "1", "--top-k", "-3"], "top_k is -3: give a whole number"),
-        (["--prompt", "1 " * 5000], r"the prompt has \d+ tokens, but the model reads 4096"),
-    ],
-)
+WRONG_OPTIONS = [
+    (["--temperature", "1e-40"], "temperature is 1e-40: give 0 .* at least 1e-6"),
+    (["--model", "no-such-model"], "model 'no-such-model': no such folder"),
+    (["--temperature", "-1"], "temperature is -1.0: give 0"),
+    (["--temperature", "1", "--top-p", "1.5"], "top_p is 1.5: give a number above 0"),
+    (["--temperature", "1", "--top-k", "-3"], "top_k is -3: give a whole number"),
+    (["--prompt", "1 " * 5000], r"the prompt has \d+ tokens, but the model reads 4096"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "line"), WRONG_OPTIONS)
 def test_a_wrong_option_is_one_line(ask, arguments, line):
     code, out, errors = ask("--backend", PORT, *arguments)
     assert (code, out, errors.count("\n")) == (2, "", 1), errors
@@ -127,9 +127,8 @@ def test_a_hub_model_without_a_network_is_one_line_of_a_real_process():
     process = start("--backend", QUICK, "--model", "nobody/no-model", HF_HUB_OFFLINE="1")
     out, errors = process.communicate()
     assert (process.returncode, out) == (2, "")
-    assert errors.startswith("model 'nobody/no-model': not on this machine") and errors.count("\n") == 1, (
-        errors
-    )
+    assert errors.startswith("model 'nobody/no-model': not on this machine")
+    assert errors.count("\n") == 1, errors
 
 
 def test_the_limit_and_the_types_are_passed_on(ask):
@@ -246,9 +245,8 @@ def test_the_figures_are_those_of_the_clock():
         meter(piece)
     assert pieces == ["a", "b", "", "\ufffd"]
     assert meter.figures(4) == ["4 tokens", "TTFT 250 ms", "4.0 tokens/s"]
-    assert meter.figures(3) == ["3 tokens", "TTFT 250 ms", "4.0 tokens/s"], (
-        "the rest of a character is no token"
-    )
+    shown = ["3 tokens", "TTFT 250 ms", "4.0 tokens/s"]
+    assert meter.figures(3) == shown, "the rest of a character is no token"
 
 
 @pytest.mark.parametrize("options", [[], ["--chat", "--prompt", "Go"]])
@@ -272,17 +270,17 @@ def test_a_reader_that_goes_away_is_no_traceback():
     assert process.wait() == 1
 
 
-@pytest.mark.parametrize(
-    ("solution", "theirs", "installed", "chosen"),
-    [
-        ("tiny_llm", "mlx", ["torch"], "mlx"),
-        ("tiny_llm", "both", ["mlx", "torch"], "mlx"),
-        ("ref", "torch", ["mlx", "torch"], "torch"),
-        ("ref", "torch", ["mlx"], "mlx"),
-        ("ref", "both", ["torch"], "torch"),
-        ("ref", "mlx", [], "mlx"),
-    ],
-)
+CHOICES = [
+    ("tiny_llm", "mlx", ["torch"], "mlx"),
+    ("tiny_llm", "both", ["mlx", "torch"], "mlx"),
+    ("ref", "torch", ["mlx", "torch"], "torch"),
+    ("ref", "torch", ["mlx"], "mlx"),
+    ("ref", "both", ["torch"], "torch"),
+    ("ref", "mlx", [], "mlx"),
+]
+
+
+@pytest.mark.parametrize(("solution", "theirs", "installed", "chosen"), CHOICES)
 def test_the_port_is_the_learners_and_the_reference_takes_what_is_there(
     monkeypatch, solution, theirs, installed, chosen
 ):
@@ -301,10 +299,8 @@ def test_the_engine_is_the_newest_whose_own_day_is_filled(monkeypatch):
 
     assert chosen("tiny_llm") == chosen("tiny_llm", (1, 7), (2, 2), (2, 6)) == "week2"
     assert chosen("tiny_llm", (2, 1)) == chosen("tiny_llm", (1, 1), (1, 6), (2, 1)) == "week1"
-    assert (
-        chosen("tiny_llm", wanted="week1") == "week1"
-        and chosen("tiny_llm", (2, 1), wanted="week2") == "week2"
-    )
+    assert chosen("tiny_llm", wanted="week1") == "week1"
+    assert chosen("tiny_llm", (2, 1), wanted="week2") == "week2"
     assert chosen("ref", (2, 1)) == chosen("tiny_llm_ref", (2, 1)) == "week2"
 
 
@@ -427,6 +423,5 @@ def test_a_learner_gets_the_cache_once_its_day_is_filled(clone):
     clone.run("course", "skip", "--week", "2", "--day", "1", "--backend", PORT)
     clone.run("course", "reset", "--week", "1", "--day", "5", "--task", "4", "--backend", PORT)
     filled = clone.run("main", *options, **OFFLINE)
-    assert SENTENCE.search(filled.stdout), (
-        f"Week 1's model is blank, which Week 2's does not need: {filled.stderr}"
-    )
+    # Week 1's model is blank, which Week 2's does not need.
+    assert SENTENCE.search(filled.stdout), filled.stderr

@@ -69,10 +69,10 @@ def test_a_start_parses_a_file_once(start):
     assert bool(parsed) == (command == "course status"), f"{command} parses {len(parsed)} files"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("OMP_WAIT_POLICY", "PASSIVE"), ("GOMP_SPINCOUNT", "1000"), ("OPENBLAS_THREAD_TIMEOUT", "4")],
-)
+QUIET = [("OMP_WAIT_POLICY", "PASSIVE"), ("GOMP_SPINCOUNT", "1000"), ("OPENBLAS_THREAD_TIMEOUT", "4")]
+
+
+@pytest.mark.parametrize(("name", "value"), QUIET)
 def test_waiting_threads_sleep_unless_the_user_says_otherwise(monkeypatch, name, value):
     """Two commands at once took 20 times as long as one while their threads spun."""
     monkeypatch.delenv(name, raising=False)

@@ -48,15 +48,9 @@ __attribute__((target("avx2"))) int multiply(int rows, float* out) noexcept
 
 }  // extern "C"
 """
-STUB = SOURCE.replace(
-    """\
-  for (int i = 0; i < N; i++) {
-    out[i] = half(w[i]);  // }
-  }
-  return 0;
-""",
-    "  return 3;\n",
-).replace("  return multiply_line<16>(nullptr, out);\n", "  return 3;\n")
+LOOP = "  for (int i = 0; i < N; i++) {\n    out[i] = half(w[i]);  // }\n  }\n  return 0;\n"
+STUB = SOURCE.replace(LOOP, "  return 3;\n")
+STUB = STUB.replace("  return multiply_line<16>(nullptr, out);\n", "  return 3;\n")
 
 
 def body(*lines: str) -> str:
@@ -66,10 +60,8 @@ def body(*lines: str) -> str:
 
 def test_the_blank_returns_the_number_of_its_task_and_all_else_stays():
     assert cut(SOURCE, FILE) == STUB != SOURCE
-    assert [(e.task, e.qualname) for e in find_exercises(SOURCE, FILE)] == [
-        (Task(4, 1, 3), "multiply_line"),
-        (Task(4, 1, 3), "multiply"),
-    ]
+    found = [(e.task, e.qualname) for e in find_exercises(SOURCE, FILE)]
+    assert found == [(Task(4, 1, 3), "multiply_line"), (Task(4, 1, 3), "multiply")]
 
 
 def test_the_name_of_the_function_makes_the_label_that_python_raises():
@@ -103,47 +95,34 @@ def test_a_text_without_markers_has_no_exercises():
 TASK, END = "  // TASK 4.1.1: go.", "  // END TASK"
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        (body("  // TASK 4.1: no number", "  return 0;", END), ":2: write `// TASK w.d.t"),
-        (body("  // Task 4.1.1: wrong case", "  return 0;", END), ":2: write `// TASK w.d.t"),
-        (body("  // TASK 4.1.0: no error", "  return 0;", END), ":2: .* 0 means success"),
-        (body("  return 0;  // TASK 4.1.1: behind code"), ":2: a TASK comment must be alone"),
-        (body("  return 0;", END), ":3: // END TASK closes no TASK"),
-        (body(TASK, "  return 0;"), ":2: close TASK 4.1.1 with // END TASK"),
-        (body(TASK, "  return 0;  // END TASK"), ":2: close TASK 4.1.1 with // END TASK"),
-        (body(TASK, TASK, "  return 0;", END), ":2: close TASK 4.1.1 with // END TASK"),
-        (body(TASK, "  return 0;", "    // END TASK"), ":4: // END TASK needs the indentation of TASK 4.1.1"),
-        (body(TASK, "  // why", "", "  /* not */", END), ":2: TASK 4.1.1 has no code below it"),
-        (body(TASK, "  a = 1;", END, "  return 0;"), ":4: only the closing brace of f may follow"),
-        (body("  if (a) {", TASK, "  return 0;", END, "  }"), ":5: only the closing brace of f may follow"),
-        (body(TASK.strip(), "return 0;", END.strip()), ":2: TASK 4.1.1 is in no function"),
-        (body(TASK, "  return 0;", END)[:-2], ":2: TASK 4.1.1 is in no function"),
-        (body(TASK, "  return 0;", END)[:-1] + ";\n", ":2: TASK 4.1.1 is in no function"),
-        (body("}", TASK, "  return 0;", END), ":3: TASK 4.1.1 is in no function"),
-        (f"{TASK}\nint x = 1;\n{END}\n", ":1: TASK 4.1.1 is in no function"),
-        (
-            "struct S {\n" + body(TASK, "  return 0;", END).replace("int f", "  int f") + "};\n",
-            "in no function",
-        ),
-        (2 * body(TASK, "  return 0;", END), ":2: TASK 4.1.1: the file has two functions f"),
-        *(
-            (
-                body(TASK, "  return 0;", END).replace("int f", f"{other}f"),
-                ":2: TASK 4.1.1: f does not return int",
-            )
-            for other in (
-                "void ",
-                "int* ",
-                "static float ",
-                "unsigned int ",
-                "long  int ",
-                "std::vector<int> ",
-            )
-        ),
-    ],
-)
+WHOLE = body(TASK, "  return 0;", END)
+IN_A_STRUCT = "struct S {\n" + WHOLE.replace("int f", "  int f") + "};\n"
+MISFITS = [
+    (body("  // TASK 4.1: no number", "  return 0;", END), ":2: write `// TASK w.d.t"),
+    (body("  // Task 4.1.1: wrong case", "  return 0;", END), ":2: write `// TASK w.d.t"),
+    (body("  // TASK 4.1.0: no error", "  return 0;", END), ":2: .* 0 means success"),
+    (body("  return 0;  // TASK 4.1.1: behind code"), ":2: a TASK comment must be alone"),
+    (body("  return 0;", END), ":3: // END TASK closes no TASK"),
+    (body(TASK, "  return 0;"), ":2: close TASK 4.1.1 with // END TASK"),
+    (body(TASK, "  return 0;  // END TASK"), ":2: close TASK 4.1.1 with // END TASK"),
+    (body(TASK, TASK, "  return 0;", END), ":2: close TASK 4.1.1 with // END TASK"),
+    (body(TASK, "  return 0;", "    // END TASK"), ":4: // END TASK needs the indentation of TASK 4.1.1"),
+    (body(TASK, "  // why", "", "  /* not */", END), ":2: TASK 4.1.1 has no code below it"),
+    (body(TASK, "  a = 1;", END, "  return 0;"), ":4: only the closing brace of f may follow"),
+    (body("  if (a) {", TASK, "  return 0;", END, "  }"), ":5: only the closing brace of f may follow"),
+    (body(TASK.strip(), "return 0;", END.strip()), ":2: TASK 4.1.1 is in no function"),
+    (WHOLE[:-2], ":2: TASK 4.1.1 is in no function"),
+    (WHOLE[:-1] + ";\n", ":2: TASK 4.1.1 is in no function"),
+    (body("}", TASK, "  return 0;", END), ":3: TASK 4.1.1 is in no function"),
+    (f"{TASK}\nint x = 1;\n{END}\n", ":1: TASK 4.1.1 is in no function"),
+    (IN_A_STRUCT, "in no function"),
+    (2 * WHOLE, ":2: TASK 4.1.1: the file has two functions f"),
+]
+TYPES = ("void ", "int* ", "static float ", "unsigned int ", "long  int ", "std::vector<int> ")
+MISFITS += [(WHOLE.replace("int f", f"{each}f"), ":2: TASK 4.1.1: f does not return int") for each in TYPES]
+
+
+@pytest.mark.parametrize(("source", "message"), MISFITS)
 def test_a_marker_that_does_not_fit_is_named_with_its_line(source, message):
     with pytest.raises(MarkerError, match=f"^{FILE}.*{message}"):
         find_exercises(source, FILE)
@@ -165,15 +144,15 @@ def test_another_function_with_the_same_blank_counts_for_nothing():
     assert "my attempt" in fill(mine, SOURCE, FILE) and "nullptr" in fill(mine, SOURCE, FILE)
 
 
-@pytest.mark.parametrize(
-    "attempt",
-    [
-        "  int x = 1;\n  // wrong sizes\n  return 3;\n",
-        "  // my idea\n  if (out) {\n    // why\n    return 3;\n  }\n  return 0;\n",
-        "  return 3;\n  out[0] = 1;\n",
-        "",
-    ],
-)
+ATTEMPTS = [
+    "  int x = 1;\n  // wrong sizes\n  return 3;\n",
+    "  // my idea\n  if (out) {\n    // why\n    return 3;\n  }\n  return 0;\n",
+    "  return 3;\n  out[0] = 1;\n",
+    "",
+]
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS)
 def test_code_that_returns_the_same_number_is_no_blank(attempt):
     [first, _] = find_exercises(SOURCE, FILE)
     mine = STUB.replace("  // END\n  return 3;\n", "  // END\n" + attempt)
@@ -193,18 +172,18 @@ def test_a_function_that_is_not_closed_is_no_blank_and_not_gone():
     assert not first.has_function(STUB.replace("multiply_line", "multiply_row"))
 
 
-@pytest.mark.parametrize(
-    "trick",
-    [
-        "static inline int trick(int x) { return x; }",
-        "template <int N>\nint trick(int x) {\n  return x;\n}",
-        "static const int trick[2] = {1, 2};",
-        "constexpr int trick = 2;",
-        "#define trick 2",
-        "struct trick {\n  int x;\n};",
-        "using trick = int;",
-    ],
-)
+TRICKS = [
+    "static inline int trick(int x) { return x; }",
+    "template <int N>\nint trick(int x) {\n  return x;\n}",
+    "static const int trick[2] = {1, 2};",
+    "constexpr int trick = 2;",
+    "#define trick 2",
+    "struct trick {\n  int x;\n};",
+    "using trick = int;",
+]
+
+
+@pytest.mark.parametrize("trick", TRICKS)
 def test_a_helper_that_only_exercises_use_leaks(trick):
     user = body(TASK, "  return trick;", END)
     assert cpp_leaks(f"{trick}\n{user}") == [

@@ -58,15 +58,15 @@ def test_python(monkeypatch, version, status):
     assert ("pdm use" in found.fix) == (status == "missing")
 
 
-@pytest.mark.parametrize(
-    "system, arch, status, detail",
-    [
-        ("Linux", "aarch64", "ok", "Linux aarch64"),
-        ("Darwin", "arm64", "ok", "Darwin arm64"),
-        ("Darwin", "x86_64", "missing", "Intel Macs are not supported"),
-        ("Windows", "AMD64", "warn", "the torch port alone"),
-    ],
-)
+MACHINES = [
+    ("Linux", "aarch64", "ok", "Linux aarch64"),
+    ("Darwin", "arm64", "ok", "Darwin arm64"),
+    ("Darwin", "x86_64", "missing", "Intel Macs are not supported"),
+    ("Windows", "AMD64", "warn", "the torch port alone"),
+]
+
+
+@pytest.mark.parametrize(("system", "arch", "status", "detail"), MACHINES)
 def test_machine(machine, system, arch, status, detail):
     machine(Facts(pinned="2.13.0", system=system, machine=arch))
     found = checks.check_machine()
@@ -148,18 +148,15 @@ def test_mlx_on_an_older_glibc(machine, distributions, monkeypatch):
     for found, says in (((2, 34), "here is 2.34"), ((), "here is another C library")):
         monkeypatch.setattr(checks, "glibc", lambda found=found: found)
         check = checks.check_mlx()
-        assert (check.status, check.fix) == (
-            "warn",
-            "pdm install --without mlx,ray,authors",
-        ) and says in check.detail
+        assert (check.status, check.fix) == ("warn", "pdm install --without mlx,ray,authors")
+        assert says in check.detail
 
 
 def test_a_port_that_does_not_work(machine, distributions):
     machine(torch=RuntimeError("ImportError: libcudart.so.13"))
     found = checks.check_torch()
-    assert (
-        found.status == "missing" and "2.13.0+cpu is installed but does not work: ImportError" in found.detail
-    )
+    assert found.status == "missing"
+    assert "2.13.0+cpu is installed but does not work: ImportError" in found.detail
     assert found.fix == "pdm run setup-torch"
 
 
@@ -170,19 +167,24 @@ def unavailable(reason: str) -> dict:
 HIDDEN = Facts(pinned="2.13.0", installed="2.13.0+cpu", gaudi=True)
 ALONE = Facts(pinned="2.13.0", habana="1.24.1")
 FAILING = HPU | {"errors": [["RoPE", 0.0], ["uint4", "RuntimeError: no kernel"]]}
-# fmt: off
+FAILS = "RoPE 0.0000, uint4 fails (RuntimeError: no kernel)"
 GAUDIS = {
     "none": (LINUX, TORCH["hpu"], "ok", "none on this machine", ""),
     "works": (GAUDI, HPU, "ok", "1.24.1, no hl-smi; 8 x GAUDI2, eager mode; fused", ""),
     "lazy": (GAUDI, HPU | {"lazy": True}, "ok", "8 x GAUDI2, lazy mode; fused", ""),
     "a fused function is wrong": (GAUDI, HPU | {"errors": [["RoPE", 1.5]]}, "warn", "RoPE 1.5000", "report"),
-    "a fused function fails": (GAUDI, FAILING, "warn", "RoPE 0.0000, uint4 fails (RuntimeError: no kernel)", "report"),
+    "a fused function fails": (GAUDI, FAILING, "warn", FAILS, "report"),
     "no card": (GAUDI, unavailable("finds no card"), "warn", "finds no card", "--runtime=habana"),
-    "other torch": (GAUDI, unavailable("the plug-in does not load: …"), "warn", "not load", "one Gaudi release"),
+    "other torch": (
+        GAUDI,
+        unavailable("the plug-in does not load: …"),
+        "warn",
+        "not load",
+        "one Gaudi release",
+    ),
     "hidden": (HIDDEN, None, "warn", "not both visible", "--system-site-packages"),
     "no torch": (ALONE, None, "warn", "not both visible", "--system-site-packages"),
 }
-# fmt: on
 
 
 @pytest.mark.parametrize("name", GAUDIS)
@@ -200,14 +202,11 @@ def test_gaudi_whose_torch_breaks(machine):
 
 
 WITH = "float32, 256 rows: 70.2 GFLOP/s in MLX; 4.6 without it"
+INSTALL_IT = "make room; or apt-get install libopenblas0-pthread or dnf install openblas-threads"
 BLASES = {
     "wheel": ("ok", f"OpenBLAS from scipy-openblas32, {WITH}", ""),
     "distribution": ("warn", f"the distribution's OpenBLAS, {WITH}; no room", "make room"),
-    "absent": (
-        "warn",
-        "no OpenBLAS, float32, 256 rows: 70.2 GFLOP/s in MLX; no room",
-        "make room; or apt-get install libopenblas0-pthread or dnf install openblas-threads",
-    ),
+    "absent": ("warn", "no OpenBLAS, float32, 256 rows: 70.2 GFLOP/s in MLX; no room", INSTALL_IT),
     "off": ("warn", "turned off", f"unset {blas.SWITCH}"),
 }
 
@@ -253,14 +252,14 @@ def test_a_missing_model(monkeypatch, tmp_path):
     assert checks.check_model() == Check("shipped model", "ok", "tiny")
 
 
-@pytest.mark.parametrize(
-    "port, installed, fix",
-    [
-        ("torch", ["mlx"], "pdm run setup-torch"),
-        ("mlx", ["torch"], "pdm install"),
-        ("both", ["mlx"], "pdm run setup-torch"),
-    ],
-)
+LEARNERS = [
+    ("torch", ["mlx"], "pdm run setup-torch"),
+    ("mlx", ["torch"], "pdm install"),
+    ("both", ["mlx"], "pdm run setup-torch"),
+]
+
+
+@pytest.mark.parametrize(("port", "installed", "fix"), LEARNERS)
 def test_the_learners_port_needs_its_library(monkeypatch, port, installed, fix):
     monkeypatch.setattr(capabilities, "learner_port", lambda: port)
     monkeypatch.setattr(capabilities, "installed_backends", lambda: installed)

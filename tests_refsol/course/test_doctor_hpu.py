@@ -24,11 +24,8 @@ def moment(graphs: int | None, free: float) -> dict:
     return {"graph_compilation": graphs, "cpu_fallback": 0, "free": int(free * 2**30), "total": 96 * 2**30}
 
 
-MOMENTS = {
-    "before the weights": moment(0, 95),
-    "before the warm-up": moment(3, 90),
-    "after the warm-up": moment(36, 89),
-}
+MOMENTS = {"before the weights": moment(0, 95), "before the warm-up": moment(3, 90)}
+MOMENTS["after the warm-up"] = moment(36, 89)
 GOOD = {
     "hl-smi before": "| HL-SMI Version: hl-1.24.1-fw-62 | Driver Version: 1.24.1-482 |",
     "python packages": {"habana-torch-plugin": "1.24.1.482"},
@@ -137,18 +134,22 @@ def test_a_run_that_crashes_leaves_what_came_before(monkeypatch):
 def test_the_file_names_no_home_and_no_secret(monkeypatch, tmp_path):
     monkeypatch.setattr(checklist.Path, "home", lambda: Path("/home/ada"))
     checklist.write({"environment": {"PT_X": "/home/ada/.cache"}}, [], tmp_path / "report.json")
-    assert json.loads((tmp_path / "report.json").read_text()) == {
-        "findings": [],
-        "environment": {"PT_X": "~/.cache"},
-    }
+    written = json.loads((tmp_path / "report.json").read_text())
+    assert written == {"findings": [], "environment": {"PT_X": "~/.cache"}}
     matter = ["PT_HPU_LAZY_MODE", "VLLM_API_KEY", "HOME", "HABANA_VISIBLE_DEVICES"]
     assert [name for name in matter if checklist.matters(name)] == [matter[0], matter[3]]
 
 
-def test_a_whole_run_in_eager_mode(monkeypatch, tmp_path, capsys):
+@pytest.fixture
+def kept(pytestconfig) -> str:
+    """A cache folder that stays, for the kernel that the CPU compiles."""
+    return str(pytestconfig.cache.mkdir("imitation-gaudi"))
+
+
+def test_a_whole_run_in_eager_mode(monkeypatch, tmp_path, capsys, kept):
     """Beside the imitation all of it is right but the machine: there is no hl-smi and no driver."""
     monkeypatch.setenv("PYTHONPATH", PATHS)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", kept)
     monkeypatch.setenv("PATH", "")
     file = tmp_path / "report.json"
     assert doctor.main(["--hpu", str(file)]) == 1
@@ -160,9 +161,8 @@ def test_a_whole_run_in_eager_mode(monkeypatch, tmp_path, capsys):
     assert engine["shapes"] == 36 and [len(answer) for answer in serving["answers"]] == [hpu_run.ANSWER] * 4
 
 
-def test_a_device_that_does_everything_wrong_in_lazy_mode(forks, pytestconfig):
+def test_a_device_that_does_everything_wrong_in_lazy_mode(forks, kept):
     """Every call compiles, RMSNorm falls back, RoPE turns the other way, and torch was there first."""
-    kept = str(pytestconfig.cache.mkdir("imitation-gaudi"))  # for the kernel that the CPU compiles
     settings = {"PT_HPU_LAZY_MODE": "1", "IMITATION_GAUDI": "fork,recompiles,fallback,wrong-rope"}
     done = forks.run("tiny_llm_kit.course.doctor.hpu_run", PYTHONPATH=PATHS, XDG_CACHE_HOME=kept, **settings)
     parts = [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,6 +1,7 @@
 """Who may import whom (design: the solution never imports kit's commands, kit never a solution, and so on)."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -127,8 +128,7 @@ def test_a_package_imports_the_kit_only_for_the_engine_that_is_asked_for(package
 def test_each_port_works_with_the_other_library_blocked(port):
     """The import system refuses the other array library, and the whole port still loads."""
     other = "torch" if port == "mlx" else "mlx"
-    program = f"""
-import sys
+    program = f"""import sys
 sys.modules[{other!r}] = None
 from tiny_llm_kit.engine.port import Port
 b = Port("tiny_llm_ref", {port!r}, "cpu")
@@ -175,9 +175,7 @@ OUTSIDE = {"__init__", "repo", "solution_types", "terminal", "torch_build"}
 # Each of these imports the kit and those before it; the kit imports none of them.
 AFTER_KIT = {
     "tiny_llm_lab": SOURCES / "tiny_llm_lab",
-    "benchmarks": ROOT / "benchmarks",
-    "authors": ROOT / "authors",
-    "models": ROOT / "models",
+    **{name: ROOT / name for name in ("benchmarks", "authors", "models")},
     "book": ROOT / "book" / "tools",
     "support": ROOT / "tests" / "support",
     "tests_refsol": ROOT / "tests_refsol" / "long",
@@ -257,46 +255,43 @@ def place_of(path: Path) -> tuple[str, ...]:
 
 def test_kit_stands_in_its_rooms():
     assert {place_of(path)[0] for path in KIT.rglob("*.py")} <= {*ROOMS, *OUTSIDE}
-    found = [
-        line
-        for path in KIT.rglob("*.py")
-        for line in against_the_rooms(path.read_text(encoding="utf-8"), place_of(path))
-    ]
+    texts = {path: path.read_text(encoding="utf-8") for path in KIT.rglob("*.py")}
+    found = [line for path, text in texts.items() for line in against_the_rooms(text, place_of(path))]
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    ("place", "source"),
-    [
-        ("model/hub", "from ..engine.port import Port"),
-        ("model/hub", "def f():\n    from ..course import tree"),
-        ("engine/port", "from .. import trace"),
-        ("engine/port", "import tiny_llm_kit.course.tree"),
-        ("trace/serve", "from tiny_llm_kit.course.capabilities import load"),
-        ("trace/demo/runs", "from ...commands import main"),
-        ("trace/serve", "import importlib\nimportlib.import_module('tiny_llm_kit.course.tree')"),
-        ("trace/serve", "__import__('tiny_llm_kit.commands.main')"),
-        ("trace/demo/runs", "import_module('...course.tree', __package__)"),
-        ("course/see", "find_spec(f'tiny_llm_kit.commands.{name}')"),
-        ("commands/demo", "from .main import answer"),
-        ("commands/demo", "from ..commands import main"),
-        ("repo", "from .model import hub"),
-        ("terminal", "def f():\n    from .engine.port import Port"),
-        ("__init__", "from .course.capabilities import load"),
-    ],
-)
+UP = [
+    ("model/hub", "from ..engine.port import Port"),
+    ("model/hub", "def f():\n    from ..course import tree"),
+    ("engine/port", "from .. import trace"),
+    ("engine/port", "import tiny_llm_kit.course.tree"),
+    ("trace/serve", "from tiny_llm_kit.course.capabilities import load"),
+    ("trace/demo/runs", "from ...commands import main"),
+    ("trace/serve", "import importlib\nimportlib.import_module('tiny_llm_kit.course.tree')"),
+    ("trace/serve", "__import__('tiny_llm_kit.commands.main')"),
+    ("trace/demo/runs", "import_module('...course.tree', __package__)"),
+    ("course/see", "find_spec(f'tiny_llm_kit.commands.{name}')"),
+    ("commands/demo", "from .main import answer"),
+    ("commands/demo", "from ..commands import main"),
+    ("repo", "from .model import hub"),
+    ("terminal", "def f():\n    from .engine.port import Port"),
+    ("__init__", "from .course.capabilities import load"),
+]
+
+
+@pytest.mark.parametrize(("place", "source"), UP)
 def test_an_import_up_or_across_is_found(place, source):
     assert against_the_rooms(source, tuple(place.split("/")))
 
 
-@pytest.mark.parametrize(
-    ("place", "source"),
-    [
-        ("commands/demo", "from ..trace.serve import serve\nfrom ..repo import ROOT"),
-        ("trace/demo/runs", "from ...engine.port import Port\nfrom ..serve import serve\nimport json"),
-        ("__init__", "def __getattr__(name):\n    from .course.capabilities import load"),
-    ],
-)
+DOWN = [
+    ("commands/demo", "from ..trace.serve import serve\nfrom ..repo import ROOT"),
+    ("trace/demo/runs", "from ...engine.port import Port\nfrom ..serve import serve\nimport json"),
+    ("__init__", "def __getattr__(name):\n    from .course.capabilities import load"),
+]
+
+
+@pytest.mark.parametrize(("place", "source"), DOWN)
 def test_an_import_down_is_none_of_them(place, source):
     assert not against_the_rooms(source, tuple(place.split("/")))
 
@@ -314,15 +309,36 @@ FLOORS = {
 
 
 def test_the_engine_has_floors():
-    """Array functions know no weights, what reads weights knows no port, and `LLM` alone starts other ranks."""
-    parallel = set()
+    """Array functions know no weights, and what reads weights knows no port."""
     for path in (KIT / "engine").rglob("*.py"):
         place = place_of(path)
         for names, _ in kit_imports(path.read_text(encoding="utf-8"), place):
             if names[0] == "engine" and len(names) > 1:
                 assert names[1] in FLOORS.get(place[1], {names[1]}), f"{name(path)} imports {names[1]}"
-                parallel |= {place[1]} if names[1] == "parallel" else set()
-    assert parallel == {"parallel", "llm"}
+
+
+# What every answer runs through, and what is put on it from outside.
+SPINE = {
+    "tiny_llm_given/serving": ("hooks", "admission", "step_loop"),
+    "tiny_llm_kit/engine": ("llm_engine", "engine_request", "outputs", "packed_runner"),
+}
+EXTENSIONS = """
+drafted drafting proposals speculation moves returns cold_store block_folder in_flight pipeline ahead
+async_runner pipelined_runner prompt_rules padded_steps step_shapes parallel grammar profiling policies
+backfill slack_plans graphs native hpu quantized_pages open_engine planning server commands course trace
+"""
+
+
+@pytest.mark.parametrize(
+    "path", [KIT.parent / room / f"{file}.py" for room in SPINE for file in SPINE[room]], ids=name
+)
+def test_the_spine_imports_nothing_that_extends_it(path):
+    source = without_type_checking(path.read_text(encoding="utf-8"))
+    modules = re.findall(r"^\s*(?:from|import) ([\w.]+)", source, re.MULTILINE)
+    extensions = set(EXTENSIONS.split()).intersection(
+        part for module in modules for part in module.split(".")
+    )
+    assert not extensions, f"{name(path)} imports {extensions}"
 
 
 @pytest.mark.parametrize("room", ["engine", "trace", "server", "course"])
@@ -401,11 +417,8 @@ def is_near(node: ast.AST) -> bool:
 @pytest.mark.parametrize("folder", ["serving", "serving/policies", "mlx_backend", "torch_backend"])
 def test_no_file_of_a_solution_is_imported_by_what_it_imports(folder):
     """Neither at once nor in a function, nor for a type hint: each file can be read after those that it names."""
-    left = {
-        file.stem: imported(file)
-        for file in (SOURCES / "tiny_llm_ref" / folder).glob("*.py")
-        if file.stem != "__init__"
-    }
+    files = (SOURCES / "tiny_llm_ref" / folder).glob("*.py")
+    left = {file.stem: imported(file) for file in files if file.stem != "__init__"}
     while ready := [name for name, needs in left.items() if not needs & left.keys()]:
         for name in ready:
             del left[name]

@@ -25,7 +25,7 @@ from tiny_llm_common.moves import BlockCosts
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.engine_options import KV_CACHE_DTYPES, EngineLimits, EngineOptions
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.llm_engine import NO_PROMPT_ROWS
+from tiny_llm_kit.engine.open_engine import NO_PROMPT_ROWS
 from tiny_llm_kit.engine.planning import Planning
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.speculation import speculation
@@ -40,6 +40,7 @@ MODEL, LONGEST = "tiny-qwen3", 112  # tokens of a prompt and its answer
 HEAD = "You are a helpful assistant who answers questions about serving language models, in few words. " * 2
 FILLERS = ["block " * 60, "token " * 60]  # take a small pool
 QUESTIONS = ["Hello! Hello! Hello! Hello! Hello!", HEAD + "What is a KV cache?", HEAD + "What is a token?"]
+KEYS = StructuredOutputsParams(choice=["a key", "a kettle", "keys"])
 # What a request asks beside three plain ones: its prompt, then its sampling parameters.
 ASKS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "nothing": [],
@@ -62,44 +63,35 @@ ASKS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     ],
     "forms": [
         (QUESTIONS[0], {"structured_outputs": StructuredOutputsParams(regex="[a-f]{4}[0-9]{3}")}),
-        (
-            QUESTIONS[1],
-            {
-                "structured_outputs": StructuredOutputsParams(choice=["a key", "a kettle", "keys"]),
-                "temperature": 1.0,
-                "seed": 7,
-                "n": 2,
-            },
-        ),
+        (QUESTIONS[1], {"structured_outputs": KEYS, "temperature": 1.0, "seed": 7, "n": 2}),
     ],
 }
 ASKS["all"] = [each[-1] for each in ASKS.values() if each]
 # The levels of each option, the usual one first; names with a blank between them are set together.
+QUANTIZED = (None, None, None), ("4bit", None, "float"), ("8bit", "8bit", "float"), (None, "4bit", "int16")
+CHUNKS = (True, 0, None), (True, 0, 40), (True, 7, None), (False, 0, None)
+FOLDERS = (None, 16.0), ("a folder", 16.0), ("a folder", 0.0004)
+POLICIES = ("hybrid", None), ("separate", None), *((name, None) for name in serving.POLICIES)
 LEVELS: dict[str, Sequence[Any]] = {
     "dtype": ["float32", "bfloat16"],
-    "quantization head_quantization activations": [
-        (None, None, None), ("4bit", None, "float"), ("8bit", "8bit", "float"), (None, "4bit", "int16"),
-        ("8bit", None, "int8"),
-    ],
+    "quantization head_quantization activations": [*QUANTIZED, ("8bit", None, "int8")],
     "load_options cpu_products": [({}, "usual"), ({}, "measured"), ({"attention": "simple"}, "usual")],
     "num_blocks block_size": [(120, 8), (16, 8), (5, 32)],
     "max_num_seqs": [3, 8],
-    "enable_chunked_prefill long_prefill_token_threshold max_num_batched_tokens": [
-        (True, 0, None), (True, 0, 40), (True, 7, None), (False, 0, None)
-    ],
+    "enable_chunked_prefill long_prefill_token_threshold max_num_batched_tokens": CHUNKS,
     "kv_cache_dtype": KV_CACHE_DTYPES,
     "kv_offloading_size": [0.0, 0.0006],
-    "kv_offloading_folder kv_offloading_folder_size": [(None, 16.0), ("a folder", 16.0), ("a folder", 0.0004)],
+    "kv_offloading_folder kv_offloading_folder_size": FOLDERS,
     "num_quantized_blocks": [0, 5],
     "scheduling_policy": ["fcfs", "priority"],
-    "policy latency_target": [("hybrid", None), ("separate", None), *((name, None) for name in serving.POLICIES)],
+    "policy latency_target": POLICIES,
     "enforce_eager": [True, False],
     "bucketing_strategy": [None, *STRATEGIES],
     "tensor_parallel_size": [1, 2],
     "pipeline_parallel_size": [1, 2],
     "max_model_len": [LONGEST],
     "speculative_config": [None, {"method": "ngram"}, {"model": MODEL, "num_speculative_tokens": 3}],
-}  # fmt: skip
+}
 NO_EFFECT = {
     "backend": "each row runs on each port",
     "model": "the rows are of one model",
@@ -116,19 +108,12 @@ LINE = SimpleNamespace(a=1.0, b=0.0)
 PROFILE = serving.StepProfile(LINE, LINE)
 CONFIG = find_model(MODEL).config()
 named = {*" ".join(LEVELS).split(), *NO_EFFECT}
-LEVELS |= {
-    each.name: [each.default, not each.default]
-    for each in fields(EngineOptions)
-    if isinstance(each.default, bool) and each.name not in named
-}
+switches = [each for each in fields(EngineOptions) if isinstance(each.default, bool)]
+LEVELS |= {each.name: [each.default, not each.default] for each in switches if each.name not in named}
 LEVELS |= {"asks": [*ASKS], "event": ["", "abort", "interrupt", "call", "copy", "restart", "reset"]}
 # The levels that round nothing, or as the plain engine does.
-EXACT_LEVELS = {
-    "dtype": [0],
-    "quantization head_quantization activations": [0, 1, 2],
-    "kv_cache_dtype": [0],
-    "num_quantized_blocks": [0],
-}
+EXACT_LEVELS = {"dtype": [0], "quantization head_quantization activations": [0, 1, 2]}
+EXACT_LEVELS |= {"kv_cache_dtype": [0], "num_quantized_blocks": [0]}
 RANKS = "tensor_parallel_size", "pipeline_parallel_size"
 # How much log-probabilities may differ, see `bound_of`. The most that was seen of rounded numbers was 1.63, where two
 # tokens changed places: bf16 with 8-bit weights, activations and keys. Of others it was 0.0004.
@@ -171,7 +156,7 @@ def refusal(row: Mapping[str, int]) -> str | None:
         engine = EngineOptions(**given)
         limits = EngineLimits.of(engine, serving, CONFIG)
         runner.buckets = StepShapes(PORT, serving, engine, limits, engine.num_blocks).buckets
-        Planning(serving, engine, limits, profile, None).scheduler(runner, time.perf_counter, id)
+        Planning(serving, engine, limits, profile, None).loop(runner, time.perf_counter, id)
     except ValueError as error:
         assert "\n" not in str(error)
         return str(error)
@@ -264,15 +249,15 @@ def served(llm: LLM, asked: Sequence[Ask], event: str = "", **more: Any) -> list
     engine.collect_results()
     assert not engine.has_work_remaining() and not engine.num_open, "requests are still open"
     assert engine.allocator.num_free == engine.allocator.num_blocks, "blocks were not freed"
-    assert not getattr(engine.scheduler, "in_flight", ()) and not len(engine.scheduler.waiting.returns)
+    assert engine.loop.calls.is_idle and not any(map(len, engine.loop.waiting.holds))
     return [request.output() for request in requests]
 
 
 def failing_copy(engine: Any, fails: bool) -> Any:
     """The next copy of a block back into the pool fails, if there is one."""
-    if not fails or engine.cold is None:
+    if not fails or engine.extensions.get("cold") is None:
         return nullcontext()
-    kind, failing = type(engine.cold.pages), iter([True])
+    kind, failing = type(engine.extensions.get("cold").pages), iter([True])
     whole = kind.restore
 
     def restore(*arguments: Any) -> Any:
@@ -286,25 +271,11 @@ def failing_copy(engine: Any, fails: bool) -> Any:
 @cache
 def plain(asks: str, weights: str) -> list[Any]:
     """The results of an engine that serves one request after the other, with nothing that the options add."""
-    usual = {
-        "cpu_products": "usual",
-        "enforce_eager": True,
-        "enable_prefix_caching": False,
-        "max_num_seqs": 1,
-    }
-    with LLM(
-        MODEL,
-        device="cpu",
-        **usual,
-        num_blocks=40,
-        block_size=32,
-        max_model_len=LONGEST,
-        **json.loads(weights),
-    ) as llm:
-        least = [
-            (text, {**each, "logprobs": max(2, each.get("logprobs") or 0)})
-            for text, each in requests_of(asks)
-        ]
+    usual = {"cpu_products": "usual", "enforce_eager": True, "enable_prefix_caching": False}
+    room = {"max_num_seqs": 1, "num_blocks": 40, "block_size": 32, "max_model_len": LONGEST}
+    with LLM(MODEL, device="cpu", **usual, **room, **json.loads(weights)) as llm:
+        asked = requests_of(asks)
+        least = [(text, {**each, "logprobs": max(2, each.get("logprobs") or 0)}) for text, each in asked]
         return served(llm, least)
 
 
@@ -383,14 +354,10 @@ def compare(
                 place = len(mine.token_ids) if place is None else place
                 can_tell = params.keys() <= SCORES and place < len(right.token_ids)
                 assert bound > EXACT and not (can_tell and margin(right, place) >= bound), what
-            near = zip((mine.logprobs or [])[:place], right.logprobs, strict=False)
-            near = [
-                *near,
-                *zip((one.prompt_logprobs or [])[1:], (other.prompt_logprobs or [])[1:], strict=True),
-            ]
-            gaps = [
-                abs(a[token].logprob - b[token].logprob) for a, b in near for token in a.keys() & b.keys()
-            ]
+            near = [*zip((mine.logprobs or [])[:place], right.logprobs, strict=False)]
+            near += zip((one.prompt_logprobs or [])[1:], (other.prompt_logprobs or [])[1:], strict=True)
+            both = [(a[token], b[token]) for a, b in near for token in a.keys() & b.keys()]
+            gaps = [abs(a.logprob - b.logprob) for a, b in both]
             assert max(gaps, default=0.0) < bound, what
 
 

@@ -14,17 +14,13 @@ from tiny_llm_kit.model.quantization import WeightQuantizer
 
 SIZES = {"hidden_size": 192, "intermediate_size": 320, "head_dim": 32, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 6, "num_key_value_heads": 2}
-FAMILIES = {
-    "qwen3": {},
-    "qwen2": {"architecture": "Qwen2ForCausalLM", "attention_bias": True},
-    "windowed": {
-        "architecture": "MistralForCausalLM",
-        "sliding_window": 5,
-        "layer_types": ("sliding_attention", "full_attention"),
-    },
-}
+WINDOWED = {"architecture": "MistralForCausalLM", "sliding_window": 5}
+WINDOWED["layer_types"] = ("sliding_attention", "full_attention")
+QWEN2 = {"architecture": "Qwen2ForCausalLM", "attention_bias": True}
+FAMILIES = {"qwen3": {}, "qwen2": QWEN2, "windowed": WINDOWED}
 # The bits of queries, keys, values, gate, up, the table and the others; p is plain.
 KINDS = {"plain": "ppppppp", "4": "44444p4", "8": "8888888", "mixed": "4484844", "apart": "484p4pp"}
+KERNELS = ("product", "quantized_product", "decode_attention")
 NAMES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "embed")
 
 
@@ -74,3 +70,12 @@ def assert_model_keeps_no_pool(port, model):
     del server
     gc.collect()
     assert pool() is None
+
+
+def assert_blank_kernel_has_no_step(port, make_model, monkeypatch, name):
+    """Found when the step would be put on: in mid-layer, pages would have been written already."""
+    kernels, problem = port.given.kernels, "week 4 day 1 task 2: multiply_tile"
+    monkeypatch.delitem(vars(kernels.layers), "problem", raising=False)
+    monkeypatch.setitem(vars(getattr(kernels, name)), "problem", problem)
+    assert "compute" not in vars(make_model()) and kernels.layers.problem == problem
+    monkeypatch.delitem(vars(kernels.layers), "problem")

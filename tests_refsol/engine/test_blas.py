@@ -167,10 +167,8 @@ def full_disk(monkeypatch, tmp_path):
 
 
 def cache_that_cannot_be_written(monkeypatch, tmp_path):
-    (tmp_path / "cache").write_text(
-        "a file where the folder should be: nobody, not even root, writes into it",
-        encoding="utf-8",
-    )
+    says = "a file where the folder should be: nobody, not even root, writes into it"
+    (tmp_path / "cache").write_text(says, encoding="utf-8")
 
 
 def no_home(monkeypatch, tmp_path):

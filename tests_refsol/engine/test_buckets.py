@@ -17,6 +17,7 @@ from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.course.grading.small_models import random_checkpoint, random_weights, small_model
 from tiny_llm_kit.course.recorded_operations import record
 from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.padded_steps import warm_up
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.step_shapes import limits_of_steps
 from tiny_llm_kit.model.checkpoint import Checkpoint
@@ -31,7 +32,7 @@ from tiny_llm_ref.serving import (
     SamplingParams,
     Sequence,
     make_buckets,
-    make_scheduler,
+    make_loop,
 )
 
 LEN, PAGE, SEQS, BUDGET, BLOCKS = 40, 4, 6, 24, 24
@@ -67,7 +68,7 @@ class Load:
             "buckets": runner.buckets,
             **options,
         }
-        self.scheduler = HybridScheduler(runner, allocator, on_event=self._hear, **options)
+        self.loop = make_loop("hybrid", runner, allocator, on_event=self._hear, **options)
 
     def _hear(self, event):
         self.preemptions += event.kind == "preempt"
@@ -87,10 +88,10 @@ class Load:
     def run(self, steps: int) -> None:
         """So many steps that compute something; requests arrive in between."""
         while steps:
-            if len(self.scheduler.waiting) < 3 and self.rng.random() < 0.4:
+            if len(self.loop.waiting) < 3 and self.rng.random() < 0.4:
                 self.sequences.append(self._request())
-                self.scheduler.add(self.sequences[-1])
-            steps -= self.scheduler.step()
+                self.loop.add(self.sequences[-1])
+            steps -= self.loop.step()
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +153,7 @@ def test_after_a_warm_up_no_step_has_a_new_shape(torch_port, strategy):
     """
     buckets = buckets_of(strategy)
     recorded, listed = Recorded(torch_port, buckets), buckets.warm_up_list()
-    recorded.runner.warm_up()
+    warm_up(recorded.runner)
     assert recorded.shapes == (len(listed), 2 * len({bucket.rows for bucket in listed}))
     warm, recorded.every = recorded.shapes, 10
     load = Load(recorded.runner)
@@ -177,7 +178,7 @@ def test_where_pages_are_not_padded_the_rows_have_few_shapes(torch_port):
     [layer] = model.layers
     project_out = layer.project_out
     layer.project_out = lambda x, heads: shapes.add((*x.shape, *heads.shape)) or project_out(x, heads)
-    runner.warm_up()
+    warm_up(runner)
     warm = set(shapes)
     assert len(warm) == len(buckets.warm_up_list()) + len({bucket.rows for bucket in buckets.warm_up_list()})
     Load(runner).run(50)
@@ -225,7 +226,7 @@ BATCH = PackedBatch(
 
 def test_a_step_reads_its_tokens_and_nothing_else(monkeypatch, torch_port):
     made = OnMeta(monkeypatch, torch_port)
-    made.runner.warm_up()
+    warm_up(made.runner)
     rows = [bucket.rows for bucket in made.runner.buckets.warm_up_list()]
     assert len(made.shapes) == len(rows) + len(set(rows)) and set(made.shapes) == {(count,) for count in rows}
     made.shapes.clear()
@@ -276,7 +277,7 @@ class Traced:
 def test_mlx_traces_each_bucket_once():
     """`mx.compile` runs the function that it is given once for each set of shapes. Reading a number in it raises."""
     made = Traced(Port("tiny_llm_ref", "mlx", "cpu"))
-    made.runner.warm_up()
+    warm_up(made.runner)
     warm = made.traces
     assert warm == len(made.runner.buckets.warm_up_list())
     Load(made.runner).run(200)
@@ -289,7 +290,7 @@ def test_a_warm_up_changes_the_pad_page_alone(backend):
     port = Port("tiny_llm_ref", backend, "cpu")
     model = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), "device")
     runner, told = port.packed_runner(model, BLOCKS, PAGE, buckets=buckets_of()), []
-    runner.warm_up(lambda done, total: told.append((done, total)))
+    warm_up(runner, lambda done, total: told.append((done, total)))
     count = len(runner.buckets.warm_up_list())
     assert told == [(done, count) for done in range(1, count + 1)]
     for pool in runner.pools:
@@ -319,17 +320,17 @@ def test_every_answer_is_the_one_without_buckets_and_every_call_has_a_bucket(
     run = model.run
     model.run = lambda batch: met.add(buckets.of(batch)) or run(batch)
     options = {"max_num_batched_tokens": budget, "max_num_seqs": SEQS, "enable_chunked_prefill": chunked}
-    scheduler = make_scheduler(policy, model, allocator, buckets=buckets, clock=model.clock, **options)
+    loop = make_loop(policy, model, allocator, buckets=buckets, clock=model.clock, **options)
     made = []
     for number in range(rng.randint(1, 14)):
         prompt = [97] * rng.choice([0, 8, 12]) + [rng.randrange(97, 120) for _ in range(rng.randint(1, 24))]
         sampling = SamplingParams(max_tokens=rng.randint(1, 12), ignore_eos=True)
         made.append(Sequence(prompt, ByteTokenizer(), request_id=number, sampling=sampling, max_seq_len=LEN))
-        scheduler.add(made[-1])
+        loop.add(made[-1])
         for _ in range(rng.choice([0, 0, 1, 3])):
-            scheduler.step()
-    while scheduler.has_work_remaining():
-        assert scheduler.step() or not scheduler.has_work_remaining()
+            loop.step()
+    while loop.has_work_remaining():
+        assert loop.step() or not loop.has_work_remaining()
     for one in made:
         assert one.tokens == model.answer_alone(one.prompt_tokens, one.max_new_tokens)
     assert met <= set(buckets.warm_up_list())
@@ -356,7 +357,9 @@ def test_every_answer_is_the_one_without_buckets_and_every_call_has_a_bucket(
 def test_ladders_that_are_too_short_are_one_line(options, says):
     model = FakePackedModel(BlockAllocator(BLOCKS, PAGE), Sampled, max_model_len=LEN)
     with pytest.raises(ValueError) as refused:
-        HybridScheduler(model, model.allocator, max_num_batched_tokens=BUDGET, max_num_seqs=SEQS, **options)
+        make_loop(
+            "hybrid", model, model.allocator, max_num_batched_tokens=BUDGET, max_num_seqs=SEQS, **options
+        )
     assert str(refused.value).startswith(says) and "\n" not in str(refused.value)
 
 
@@ -364,13 +367,11 @@ def test_a_budget_that_is_lowered_while_it_runs_stops_nobody():
     """The server's slider may go below the smallest padded chunk: such a chunk is the smallest step there is."""
     model = FakePackedModel(BlockAllocator(BLOCKS, PAGE), Sampled, max_model_len=LEN)
     options = {"max_num_batched_tokens": BUDGET, "max_num_seqs": SEQS, "buckets": buckets_of()}
-    scheduler = HybridScheduler(model, model.allocator, **options)
-    scheduler.max_num_batched_tokens = SEQS
-    scheduler.add(
-        Sequence([97] * 30, ByteTokenizer(), max_seq_len=LEN, sampling=SamplingParams(max_tokens=2))
-    )
-    while scheduler.has_work_remaining():
-        assert scheduler.step() or not scheduler.has_work_remaining()
+    loop = make_loop("hybrid", model, model.allocator, **options)
+    loop.scheduler.max_num_batched_tokens = SEQS
+    loop.add(Sequence([97] * 30, ByteTokenizer(), max_seq_len=LEN, sampling=SamplingParams(max_tokens=2)))
+    while loop.has_work_remaining():
+        assert loop.step() or not loop.has_work_remaining()
 
 
 # ---- graphs with and without chunks, as the appendix on Gaudi has them

@@ -15,19 +15,13 @@ from tiny_llm_kit.engine import block_folder, cold_store
 from tiny_llm_kit.engine.block_folder import BlockFolder
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.open_engine import open_engine
 from tiny_llm_ref import SamplingParams
 
 RANDOM = random.Random(4)
 PROMPTS = [[RANDOM.randrange(5, 400) for _ in range(50 + 9 * i)] for i in range(3)]
-SMALL = {
-    "num_blocks": 14,
-    "block_size": 8,
-    "max_num_batched_tokens": 64,
-    "max_num_seqs": 2,
-    "max_model_len": 110,
-}
+SMALL = {"num_blocks": 14, "block_size": 8, "max_num_seqs": 2}
+SMALL |= {"max_num_batched_tokens": 64, "max_model_len": 110}
 ROOMY = {**SMALL, "num_blocks": 200}
 BLOCKS = 60  # of the prompts and their answers
 WAYS = {
@@ -39,17 +33,10 @@ WAYS = {
 
 
 @pytest.fixture(scope="module")
-def whole(b, two_layers):
-    return load_network(b, two_layers, "week3")
-
-
-@pytest.fixture(scope="module")
 def expected(b, whole):
     """By the type of pages the answers of an engine with room, and the rows that it computes."""
-    return {
-        kind: closed(open_engine(b, *whole, EngineOptions(**ROOMY, kv_cache_dtype=kind)))
-        for kind in ("auto", "int8")
-    }
+    engines = {kind: EngineOptions(**ROOMY, kv_cache_dtype=kind) for kind in ("auto", "int8")}
+    return {kind: closed(open_engine(b, *whole, options)) for kind, options in engines.items()}
 
 
 @pytest.fixture
@@ -72,10 +59,8 @@ def turns(engine, count=2):
     """The answers of conversations that return, and the rows that were computed for them."""
     answers = []
     for turn in range(count):
-        requests = [
-            engine.request(None, [*prompt, *[9 + turn] * turn], SamplingParams(max_tokens=4))
-            for prompt in PROMPTS
-        ]
+        prompts, params = [[*each, *[9 + turn] * turn] for each in PROMPTS], SamplingParams(max_tokens=4)
+        requests = [engine.request(None, prompt, params) for prompt in prompts]
         engine.run(requests)
         answers += [list(request.sequences[0].tokens) for request in requests]
     assert engine.allocator.num_free == engine.allocator.num_blocks
@@ -107,11 +92,8 @@ def test_the_next_engine_finds_the_blocks_in_the_folder(engine, expected, tmp_pa
 
 
 def test_memory_and_folder_hold_no_more_than_they_were_given(engine, expected, tmp_path):
-    options = {
-        "kv_offloading_folder": str(tmp_path),
-        "kv_offloading_folder_size": 0.2,
-        "kv_offloading_size": 0.1,
-    }
+    options = {"kv_offloading_folder": str(tmp_path), "kv_offloading_folder_size": 0.2}
+    options["kv_offloading_size"] = 0.1
     assert closed(engine(**options))[0] == expected["auto"][0]
     assert {folder.stat().st_mode & 0o777 for folder in tmp_path.iterdir()} == {0o700}
     assert 0.1 * BLOCKS < len([*tmp_path.rglob("*.kv")]) <= 0.2 * BLOCKS
@@ -171,12 +153,12 @@ def test_blocks_that_wait_for_a_full_disk_say_nothing_more(tmp_path, monkeypatch
 def test_a_text_whose_copy_fails_is_computed(engine, expected, monkeypatch, caplog, copy, ahead):
     """A step after it may read the block that it was to fill, also one that was submitted already."""
     opened = engine(kv_offloading_size=1.0, async_scheduling=ahead)
-    monkeypatch.setattr(type(opened.cold.pages), copy, full)
+    monkeypatch.setattr(type(opened.extensions["cold"].pages), copy, full)
     assert turns(opened)[0] == expected["auto"][0]
     assert "No space left on device" in caplog.text
     monkeypatch.undo()
     assert turns(opened)[0] == expected["auto"][0]
-    assert opened.cold.copied["memory", "pool"] > 0
+    assert opened.extensions["cold"].copied["memory", "pool"] > 0
     opened.close()
 
 
@@ -188,7 +170,10 @@ def test_requests_with_one_beginning_read_it_from_the_folder_once(engine, expect
     requests = [opened.request(None, [*PROMPTS[0], 9, each], SamplingParams(max_tokens=4)) for each in (7, 7)]
     opened.run(requests)
     one, other = (list(request.sequences[0].tokens) for request in requests)
-    assert one == other and opened.cold.copied["folder", "pool"] == len(PROMPTS[0]) // SMALL["block_size"]
+    assert (
+        one == other
+        and opened.extensions["cold"].copied["folder", "pool"] == len(PROMPTS[0]) // SMALL["block_size"]
+    )
     assert closed(opened)[0] == expected["auto"][0]
 
 
@@ -221,7 +206,8 @@ def test_what_a_killed_process_has_begun_is_no_block(tmp_path):
 def test_quantised_blocks_come_back_rounded(engine, expected):
     opened = engine(num_quantized_blocks=BLOCKS, kv_offloading_size=0.2)
     found, computed = turns(opened)
-    assert min(opened.cold.copied["pool", "quantized"], opened.cold.copied["quantized", "pool"]) > 0
+    copied = opened.extensions["cold"].copied
+    assert min(copied["pool", "quantized"], copied["quantized", "pool"]) > 0
     assert computed < 1.3 * expected["auto"][1]
     count = len(PROMPTS)
     assert found[:count] == expected["auto"][0][:count], "nothing has come back before the second turn"
@@ -237,18 +223,17 @@ def test_reset_forgets_blocks_everywhere(engine, tmp_path):
     opened.close()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"kv_offloading_size": -1}, "kv_offloading_size is -1: give at least 0"),
-        ({"kv_offloading_size": 1, "enable_prefix_caching": False}, "leave enable_prefix_caching on"),
-        (
-            {"kv_offloading_size": 1, "tensor_parallel_size": 2},
-            "several ranks hold in parts cannot be put away yet",
-        ),
-        ({"num_quantized_blocks": 3, "kv_cache_dtype": "int8"}, "all blocks are quantised by kv_cache_dtype"),
-    ],
-)
+IN_PARTS = {"kv_offloading_size": 1, "tensor_parallel_size": 2}
+QUANTIZED = {"num_quantized_blocks": 3, "kv_cache_dtype": "int8"}
+WRONG = [
+    ({"kv_offloading_size": -1}, "kv_offloading_size is -1: give at least 0"),
+    ({"kv_offloading_size": 1, "enable_prefix_caching": False}, "leave enable_prefix_caching on"),
+    (IN_PARTS, "several ranks hold in parts cannot be put away yet"),
+    (QUANTIZED, "all blocks are quantised by kv_cache_dtype"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG)
 def test_wrong_options_are_one_line(options, words):
     with pytest.raises(ValueError, match=words):
         EngineOptions(**options)
@@ -269,16 +254,12 @@ def test_a_models_name_depends_on_its_weights_and_what_rounds(b, two_layers, tmp
     folder.mkdir()
     for file in Path(two_layers).iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
-    options = {
-        "backend": b.name,
-        "solution": "tiny_llm_ref",
-        "kv_offloading_folder": str(tmp_path / "kv"),
-        **SMALL,
-    }
+    options = {"backend": b.name, "solution": "tiny_llm_ref", **SMALL}
+    options["kv_offloading_folder"] = str(tmp_path / "kv")
 
     def name(**more):
         with LLM(folder, **{**options, **more}) as llm:
-            return llm.engine.cold.folder.path.name
+            return llm.engine.extensions.get("cold").folder.path.name
 
     first = name()
     assert name(max_num_seqs=3) == first != name(kv_cache_dtype="int8")

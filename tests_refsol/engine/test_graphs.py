@@ -4,6 +4,7 @@ import importlib
 import weakref
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +17,7 @@ from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.pad_batch import pad_batch
+from tiny_llm_kit.engine.padded_steps import warm_up
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.step_shapes import StepShapes
 from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
@@ -43,11 +45,11 @@ def compiler(monkeypatch):
     torch._dynamo.reset()
     counters.clear()
     counting, compiled = Counting(), torch.compile
-    monkeypatch.setattr(
-        torch,
-        "compile",
-        lambda part, dynamic=None, **others: compiled(part, backend=counting, dynamic=dynamic),
-    )
+
+    def compile_and_count(part, dynamic=None, **others):
+        return compiled(part, backend=counting, dynamic=dynamic)
+
+    monkeypatch.setattr(torch, "compile", compile_and_count)
     yield counting
     torch._dynamo.reset()
 
@@ -163,9 +165,8 @@ def decodes(*contexts: int) -> PackedBatch:
     tables = [[3 * index, 3 * index + 1, 3 * index + 2] for index in range(len(contexts))]
     slots = [table[c // PAGE] * PAGE + c % PAGE for table, c in zip(tables, contexts, strict=True)]
     rows = list(range(len(contexts)))
-    return PackedBatch(
-        rows, list(contexts), slots, [*rows, len(rows)], list(contexts), tables, rows, [SamplingParams()] * len(rows)
-    )  # fmt: skip
+    read, params = list(contexts), [SamplingParams()] * len(rows)
+    return PackedBatch(rows, read, slots, [*rows, len(rows)], read, tables, rows, params)
 
 
 def test_attention_of_decodes_on_a_cpu_has_two_graphs(torch_port, compiler, graphs):
@@ -195,7 +196,7 @@ def test_a_gpu_compiles_a_part_for_one_row_and_for_any_other_number(torch_port, 
     model = torch_port.given.compile_model(model_of(torch_port), "cuda", 8)
     buckets = make_buckets("exponential", 8, 2, 24, PAGE, pad_pages=False)
     runner = runner_of(torch_port, model, [], buckets=buckets)
-    runner.warm_up()
+    warm_up(runner)
     count = compiler.count
     assert len({bucket.tokens for bucket in buckets.warm_up_list()}) > 2
     assert count == 2 * len(graphs.PARTS["cuda"]) and not counters["graph_break"]
@@ -272,11 +273,8 @@ def test_plain_weights_are_freed_one_by_one(monkeypatch, compiler, products):
     monkeypatch.setattr(products, "_has_bf16_units", lambda: True)
     port = Port("tiny_llm_ref", "torch", "cpu", "bfloat16")
     model = model_of(port)
-    plain = [
-        weakref.ref(w.weight)
-        for layer in model.layers
-        for w in (layer.wq, layer.wk, layer.wv, layer.wo, layer.mlp.w_gate, layer.mlp.w_up, layer.mlp.w_down)
-    ]
+    names = ("wq", "wk", "wv", "wo", "mlp.w_gate", "mlp.w_up", "mlp.w_down")
+    plain = [weakref.ref(attrgetter(name)(layer).weight) for layer in model.layers for name in names]
     alive, pack = [], products.PackedLinear.of
 
     def packed(w, bias):
@@ -419,16 +417,16 @@ def test_long_steps_run_without_a_graph(port):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "tokens, chunk_pages, device, expected",
-    [
-        (2048, 0, "hpu", True),
-        (2049, 0, "hpu", False),
-        (512, 12, "hpu", True),
-        (512, 13, "hpu", False),
-        (512, 13, "cuda", True),
-    ],
-)
+CAPTURED = [
+    (2048, 0, "hpu", True),
+    (2049, 0, "hpu", False),
+    (512, 12, "hpu", True),
+    (512, 13, "hpu", False),
+    (512, 13, "cuda", True),
+]
+
+
+@pytest.mark.parametrize(("tokens", "chunk_pages", "device", "expected"), CAPTURED)
 def test_a_gaudi_captures_up_to_2048_tokens_of_rows_and_pages(tokens, chunk_pages, device, expected):
     shapes = SimpleNamespace(port=SimpleNamespace(device=device), options=SimpleNamespace(block_size=128))
     assert StepShapes.is_captured(shapes, serving.Bucket(tokens, 16, chunk_pages, 256)) is expected

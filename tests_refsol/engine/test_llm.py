@@ -173,10 +173,8 @@ def test_the_calls_of_vllms_examples(script, monkeypatch, capsys):
 
 def test_a_long_prompt_takes_chunks_of_its_threshold_and_others_the_rest(make):
     """vLLM's long_prefill_token_threshold: two long prompts share each step, and answers stay what they are."""
-    prompts, options = (
-        [[*range(40, 70)], [*range(80, 104)]],
-        {"max_num_batched_tokens": 16, "max_num_seqs": 4},
-    )
+    prompts = [[*range(40, 70)], [*range(80, 104)]]
+    options = {"max_num_batched_tokens": 16, "max_num_seqs": 4}
     found = {}
     for threshold in (0, 8):
         llm, events = make(**options, long_prefill_token_threshold=threshold), []
@@ -202,21 +200,22 @@ def test_further_arguments_of_a_call(make):
         llm.generate(["a"], SIX, lora_requests=None)
 
 
+UNREAD = {"role": "bot", "content": "a"}
 WRONG_CALLS = [
-    (lambda llm: llm.generate("hi", {"max_tokens": 3}), "sampling_params is {'max_tokens': 3}: give SamplingParams"),
+    (lambda llm: llm.generate("hi", {"n": 3}), "sampling_params is {'n': 3}: give SamplingParams"),
     (lambda llm: llm.generate("hi", 0.7), "sampling_params is 0.7: give SamplingParams"),
     (lambda llm: llm.generate(["hi"], "x"), "sampling_params is 'x': give SamplingParams"),
     (lambda llm: llm.generate(None), "prompts is None: give a text, token ids, or a list of these"),
     (lambda llm: llm.generate("hi", max_tokens=3), "there is no argument max_tokens: SamplingParams has"),
-    (lambda llm: llm.chat("Hello"), "messages is 'Hello': give a list of {\"role\": \"user\", \"content\": "),
+    (lambda llm: llm.chat("Hello"), 'messages is \'Hello\': give a list of {"role": "user", "content": '),
     (lambda llm: llm.chat(["Hello"]), "messages is ['Hello']: give a list of {\"role\""),
-    (lambda llm: llm.chat({"role": "user", "content": "a"}), "messages is {'role': 'user', 'content': 'a'}: give"),
-    (lambda llm: llm.chat([{"role": "bot", "content": "a"}]), "messages: role is 'bot': give system, developer, user"),
-    (lambda _: tiny_llm_ref.LLM(gpu_mem=0.5), "there is no argument gpu_mem: do you mean gpu_memory_utilization?"),
+    (lambda llm: llm.chat(UNREAD), "messages is {'role': 'bot', 'content': 'a'}: give"),
+    (lambda llm: llm.chat([UNREAD]), "messages: role is 'bot': give system, developer, user"),
+    (lambda _: tiny_llm_ref.LLM(gpu_mem=0.5), "there is no argument gpu_mem: do you mean gpu_memory_util"),
     (lambda _: tiny_llm_ref.LLM(quantize="4bit"), "there is no argument quantize: do you mean quantization?"),
     (lambda _: SamplingParams(temprature=1), "there is no argument temprature: do you mean temperature?"),
     (lambda _: SamplingParams(temperature="0.5"), "temperature is '0.5': give 0 (greedy) or a number of"),
-]  # fmt: skip
+]
 
 
 def test_a_wrong_call_is_one_line_that_says_what_to_give(make):
@@ -243,15 +242,8 @@ def test_variables_of_the_template_reach_it(make, monkeypatch):
 def test_every_form_of_a_prompt_gives_the_same_answer(make):
     llm, [text, *_] = make(), PROMPTS
     ids = llm.get_tokenizer().encode(text)
-    forms = [
-        text,
-        [text],
-        ids,
-        [ids],
-        {"prompt": text},
-        [{"prompt_token_ids": ids}],
-        {"prompt_token_ids": tuple(ids)},
-    ]
+    mappings = {"prompt": text}, [{"prompt_token_ids": ids}], {"prompt_token_ids": tuple(ids)}
+    forms = [text, [text], ids, [ids], *mappings]
     outputs = [output for form in forms for output in llm.generate(form, SIX)]
     assert len(outputs) == len(forms)
     assert len({*texts(outputs)}) == 1 and texts(outputs)[0]
@@ -276,10 +268,9 @@ def test_results_come_in_the_order_of_the_prompts_each_as_if_alone(make):
 def test_it_answers_as_the_engine_of_week_2_does(make, loaded, two_layers):
     port, _, tokenizer = loaded
     network, _ = load_network(port, two_layers, "week2")
-    expected = [
-        port.simple_generate_with_kv_cache(network, tokenizer, tokenizer.encode(prompt), None, max_tokens=6)
-        for prompt in PROMPTS
-    ]
+    generate = port.simple_generate_with_kv_cache
+    prompts = map(tokenizer.encode, PROMPTS)
+    expected = [generate(network, tokenizer, ids, None, max_tokens=6) for ids in prompts]
     assert texts(make().generate(PROMPTS, SIX)) == expected
 
 
@@ -305,15 +296,14 @@ def test_a_conversation_goes_through_the_chat_template(make):
 def test_metrics_and_cached_tokens_tell_what_happened(make):
     ticks = iter(range(10**6))
     llm = make()
-    llm.engine.clock = llm.engine.scheduler.clock = lambda: next(ticks)
+    llm.engine.clock = llm.engine.loop.clock = lambda: next(ticks)
     first, second = (llm.generate(PROMPTS[0], SIX)[0] for _ in range(2))
     times = first.metrics.arrival_time, first.metrics.first_token_time, first.metrics.finished_time
     assert times == tuple(sorted(set(times))) and first.metrics.ttft == times[1] - times[0]
     assert (first.request_id, second.request_id) == ("0", "1")
     full = (len(first.prompt_token_ids) - 1) // 8 * 8
-    assert (first.num_cached_tokens, second.num_cached_tokens) == (0, full), (
-        "the cache lives from call to call"
-    )
+    cached = (first.num_cached_tokens, second.num_cached_tokens)
+    assert cached == (0, full), "the cache lives from call to call"
     llm.reset_prefix_cache()
     assert llm.generate(PROMPTS[0], SIX)[0].num_cached_tokens == 0
 
@@ -326,12 +316,9 @@ def test_logprobs_are_one_table_per_token(make):
         assert token in table and len(table) in (3, 4)
         values = [each.logprob for each in table.values()]
         assert values[:3] == sorted(values[:3], reverse=True) and max(values) < 0
-    chosen = [table[token].logprob for token, table in zip(answer.token_ids, answer.logprobs, strict=True)]
-    assert answer.cumulative_logprob == sum(chosen)
-    assert (
-        "".join(table[t].decoded_token for t, table in zip(answer.token_ids, answer.logprobs, strict=True))
-        == answer.text
-    )
+    chosen = [table[token] for token, table in zip(answer.token_ids, answer.logprobs, strict=True)]
+    assert answer.cumulative_logprob == sum(each.logprob for each in chosen)
+    assert "".join(each.decoded_token for each in chosen) == answer.text
     assert make().generate(PROMPTS[0], SIX)[0].outputs[0].logprobs is None
 
 
@@ -437,19 +424,19 @@ def test_with_ignore_eos_an_answer_goes_on_behind_its_end(shipped):
 # ---- what cannot be served
 
 
-@pytest.mark.parametrize(
-    ("bad", "says"),
-    [
-        ("", "the prompt is empty"),
-        ([], "the prompt is empty"),
-        ([3, 5000], "token id 5000 is not one of 0 to 3519"),
-        (["a"], "token id a is not one of"),
-        (None, "neither a text nor token ids"),
-        ({"text": "a"}, "neither a text nor token ids"),
-        ([1] * 64, "has 64 tokens, but max_model_len is 64"),
-        ([1] * 31, "never fits into the 32 tokens of all KV blocks"),
-    ],
-)
+WRONG_PROMPTS = [
+    ("", "the prompt is empty"),
+    ([], "the prompt is empty"),
+    ([3, 5000], "token id 5000 is not one of 0 to 3519"),
+    (["a"], "token id a is not one of"),
+    (None, "neither a text nor token ids"),
+    ({"text": "a"}, "neither a text nor token ids"),
+    ([1] * 64, "has 64 tokens, but max_model_len is 64"),
+    ([1] * 31, "never fits into the 32 tokens of all KV blocks"),
+]
+
+
+@pytest.mark.parametrize(("bad", "says"), WRONG_PROMPTS)
 def test_one_request_fails_in_one_line_and_the_others_are_served(make, bad, says):
     llm = make(num_blocks=4)
     good, failed, other = llm.generate([PROMPTS[2], bad, PROMPTS[2]], SIX)
@@ -469,10 +456,10 @@ def test_as_many_parameters_as_prompts(make):
         make().generate(PROMPTS, [SIX, SIX])
 
 
-@pytest.mark.parametrize(
-    ("where", "raised"),
-    [("run", KeyboardInterrupt()), ("run", MemoryError("no memory left")), ("event", KeyboardInterrupt())],
-)
+STOPS = [("run", KeyboardInterrupt()), ("run", MemoryError("no memory left")), ("event", KeyboardInterrupt())]
+
+
+@pytest.mark.parametrize(("where", "raised"), STOPS)
 def test_whatever_interrupts_it_everything_is_free_and_it_can_be_used_again(make, monkeypatch, raised, where):
     llm = make(max_num_seqs=2)
     expected = texts(llm.generate(PROMPTS, SIX))
@@ -587,15 +574,15 @@ def test_an_engine_that_runs_ahead_is_closed_with_a_step_in_flight(make):
     assert not runner._submitted and {request.sequences[0].finish_reason for request in requests} == {"abort"}
 
 
-@pytest.mark.parametrize(
-    ("others", "reason"),
-    [
-        ({"speculative_config": DRAFTS}, "speculative_config: drafts follow a token that is not known yet"),
-        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size: the stages have steps in flight already"),
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size: only the first rank knows what it has drawn"),
-        ({"policy": "separate"}, 'policy: "separate" computes a step in two calls'),
-    ],
-)
+NO_AHEAD = [
+    ({"speculative_config": DRAFTS}, "speculative_config: drafts follow a token that is not known yet"),
+    ({"pipeline_parallel_size": 2}, "pipeline_parallel_size: the stages have steps in flight already"),
+    ({"tensor_parallel_size": 2}, "tensor_parallel_size: only the first rank knows what it has drawn"),
+    ({"policy": "separate"}, 'policy: "separate" computes a step in two calls'),
+]
+
+
+@pytest.mark.parametrize(("others", "reason"), NO_AHEAD)
 def test_what_excludes_running_ahead_is_named(others, reason):
     with pytest.raises(ValueError, match=f"^async_scheduling and {reason}; leave one of them out$"):
         EngineOptions(async_scheduling=True, **others)
@@ -752,12 +739,13 @@ def test_contents_of_messages_are_those_of_the_server(make):
     for message in ("Hello", {"content": "Hello"}, {"role": "user"}):
         with pytest.raises(ValueError, match=r"^messages: .*(give role and content|give a text)$"):
             llm.chat([[message]], SIX, use_tqdm=False)
-    for content, why in (
+    contents = [
         (5, "content is 5: give a text, or a list of text parts"),
         ([], "content is []: give a text"),
         ([{"type": "image_url"}], "a part of type image_url is not supported: give texts"),
         ([part, {"type": "text"}], "give a text, or a list of text parts"),
-    ):
+    ]
+    for content, why in contents:
         with pytest.raises(ValueError, match=r"^messages: ") as refused:
             llm.chat([{"role": "user", "content": content}], SIX, use_tqdm=False)
         assert why in str(refused.value) and "\n" not in str(refused.value)
@@ -776,12 +764,9 @@ def test_generate_says_once_that_chat_applies_the_template(make, recwarn):
 
 
 # How a prompt may be computed: in chunks, at once, in another plan, and again after a preemption.
+CHUNKS_OF_7 = {"max_num_batched_tokens": 10, "long_prefill_token_threshold": 7, "max_num_seqs": 4}
 WAYS = {
-    "chunks of 7 beside others": {
-        "max_num_batched_tokens": 10,
-        "long_prefill_token_threshold": 7,
-        "max_num_seqs": 4,
-    },
+    "chunks of 7 beside others": CHUNKS_OF_7,
     "at once": {"max_num_batched_tokens": 128},
     "without chunks": {"enable_chunked_prefill": False, "max_num_batched_tokens": None},
     "in two calls": {"policy": "separate"},
@@ -845,30 +830,25 @@ def test_closing_gives_the_memory_back(loaded, two_layers):
 
 # ---- options
 
+PUT_AWAY = ("kv_offloading_size", "kv_offloading_folder", "kv_offloading_folder_size", "num_quantized_blocks")
 # Each option with another value, and what shows that it counts.
 EFFECTS = {
-    "enable_chunked_prefill": (False, lambda llm: llm.engine.scheduler.enable_chunked_prefill),
-    "max_num_batched_tokens": (32, lambda llm: llm.engine.scheduler.max_num_batched_tokens),
-    "long_prefill_token_threshold": (8, lambda llm: llm.engine.scheduler.longest_chunk),
-    "max_num_seqs": (3, lambda llm: llm.engine.scheduler.max_num_seqs),
+    "enable_chunked_prefill": (False, lambda llm: llm.engine.loop.state.limits.enable_chunked_prefill),
+    "max_num_batched_tokens": (32, lambda llm: llm.engine.loop.scheduler.max_num_batched_tokens),
+    "long_prefill_token_threshold": (8, lambda llm: llm.engine.loop.scheduler.longest_chunk),
+    "max_num_seqs": (3, lambda llm: llm.engine.loop.scheduler.max_num_seqs),
     "max_model_len": (50, lambda llm: len(llm.generate([[1] * 40], ENDLESS)[0].outputs[0].token_ids)),
     "block_size": (16, lambda llm: llm.engine.allocator.block_size),
     "num_blocks": (9, lambda llm: llm.engine.allocator.num_blocks),
     "gpu_memory_utilization": (0.5, lambda llm: llm.engine.allocator.num_blocks),
     "kv_cache_dtype": ("int8", None),  # in test_quantized_kv.py
-    "enable_prefix_caching": (
-        False,
-        lambda llm: [llm.generate([[1] * 20])[0].num_cached_tokens for _ in "ab"],
-    ),
-    **dict.fromkeys(  # in test_cold_store.py
-        ("kv_offloading_size", "kv_offloading_folder", "kv_offloading_folder_size", "num_quantized_blocks"),
-        (None, None),
-    ),
-    "scheduling_policy": ("priority", lambda llm: type(llm.engine.scheduler.waiting.queue)),
-    "policy": ("separate", lambda llm: llm.engine.scheduler.mixed_steps),
-    "latency_target": (60.0, lambda llm: getattr(llm.engine.scheduler, "latency_target", None)),
-    "scale_chunks_by_load": (True, lambda llm: [type(rule) for rule in llm.engine.scheduler.prompt_rules]),
-    "enforce_eager": (False, lambda llm: llm.engine.shapes.is_compiled),
+    "enable_prefix_caching": (False, lambda llm: [llm.generate(20 * [1])[0].num_cached_tokens for _ in "ab"]),
+    **dict.fromkeys(PUT_AWAY, (None, None)),  # in test_cold_store.py
+    "scheduling_policy": ("priority", lambda llm: type(llm.engine.loop.waiting.queue)),
+    "policy": ("separate", lambda llm: llm.engine.loop.state.limits.mixed_steps),
+    "latency_target": (60.0, lambda llm: getattr(llm.engine.loop.scheduler, "latency_target", None)),
+    "scale_chunks_by_load": (True, lambda llm: [type(rule) for rule in llm.engine.loop.hooks.plan]),
+    "enforce_eager": (False, lambda llm: llm.engine.extensions["shapes"].is_compiled),
     "bucketing_strategy": ("linear", lambda llm: llm.engine.runner.buckets),
     "cpu_products": ("usual", None),  # in test_products.py
     "activations": ("float", None),  # in test_native_quantized.py
@@ -876,8 +856,8 @@ EFFECTS = {
     "tensor_parallel_size": (2, None),  # in test_ranks.py
     "enable_expert_parallel": (True, None),  # in test_mixtures.py
     "pipeline_parallel_size": (2, None),  # in test_ranks.py
-    "async_scheduling": (True, lambda llm: (type(llm.engine.scheduler), type(llm.engine.runner))),
-    "speculative_config": ({"method": "ngram"}, lambda llm: type(llm.engine.scheduler)),
+    "async_scheduling": (True, lambda llm: (type(llm.engine.loop.calls), type(llm.engine.runner))),
+    "speculative_config": ({"method": "ngram"}, lambda llm: len(llm.engine.loop.hooks.commit)),
 }
 ENDLESS = SamplingParams(max_tokens=99, ignore_eos=True)
 
@@ -891,11 +871,8 @@ def test_every_option_is_in_this_table():
 )
 def test_every_option_has_an_effect(make, quick_compiler, name):
     value, probe = EFFECTS[name]
-    others = {
-        "enable_chunked_prefill": {"max_num_batched_tokens": None},
-        "latency_target": {"policy": "slack"},
-    }
-    given = others.get(name, {})
+    others = {"max_num_batched_tokens": None} if name == "enable_chunked_prefill" else {}
+    given = {"policy": "slack"} if name == "latency_target" else others
     assert probe(make(**given, **{name: value})) != probe(make())
 
 
@@ -924,18 +901,15 @@ def test_policies_by_name_change_no_answer(make, policy, ahead):
     whole = {"max_num_batched_tokens": None} if policy in ("static", "orca") else {}
     llm = make(policy=policy, async_scheduling=ahead, **whole)
     assert texts(llm.generate(PROMPTS, SIX)) == texts(make().generate(PROMPTS, SIX))
-    assert (llm.engine.planning.profile is not None) == (policy == "slack")
+    assert hasattr(llm.engine.loop.scheduler, "profile") == (policy == "slack")
     assert llm.engine.allocator.num_free == llm.engine.allocator.num_blocks, "measuring takes no block"
 
 
 @pytest.mark.parametrize(("seqs", "budget"), [(4, 48), (1, 48), (1, 16)])
 def test_the_slack_scheduler_with_padded_steps(make, seqs, budget):
     """The shapes allow for any number of prompts in progress, and for each step of the profile; no answer changes."""
-    padded = {
-        "bucketing_strategy": "exponential",
-        "max_num_batched_tokens": budget,
-        "enable_prefix_caching": False,
-    }
+    padded = {"bucketing_strategy": "exponential", "max_num_batched_tokens": budget}
+    padded["enable_prefix_caching"] = False
     llm = make(policy="slack", latency_target=60.0, max_num_seqs=seqs, **padded)
     assert texts(llm.generate(PROMPTS, SIX)) == texts(make().generate(PROMPTS, SIX))
 
@@ -943,9 +917,11 @@ def test_the_slack_scheduler_with_padded_steps(make, seqs, budget):
 def test_a_measured_profile_is_one_of_this_machine(make):
     """Its lines rise, and the budget that follows from them holds when it is run."""
     engine = make(policy="slack", latency_target=60.0).engine
-    assert engine.planning.profile.math.b >= 0 and engine.planning.profile.seconds(24, 2) > 0
+    assert engine.loop.scheduler.profile.math.b >= 0 and engine.loop.scheduler.profile.seconds(24, 2) > 0
     timer = StepTimer(engine.names, engine.runner, engine.options.block_size, 4)
-    assert engine.planning.profile.token_budget(60.0, 8, most=24, decodes=1, measure=timer.seconds) == 24
+    assert (
+        engine.loop.scheduler.profile.token_budget(60.0, 8, most=24, decodes=1, measure=timer.seconds) == 24
+    )
 
 
 def test_the_pool_of_a_cpu_holds_what_its_requests_can_use(make):
@@ -953,33 +929,25 @@ def test_the_pool_of_a_cpu_holds_what_its_requests_can_use(make):
     assert llm.engine.allocator.num_blocks == 3 * 8
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"policy": "other"}, "policy is 'other'"),
-        ({"latency_target": 0.05}, "latency_target is for policy=\"slack\", and the policy is 'hybrid'"),
-        (
-            {"bucketing_strategy": "exp"},
-            "bucketing_strategy is 'exp': choose exponential, linear, padding-aware",
-        ),
-        ({"scale_chunks_by_load": True, "max_num_seqs": 24}, "max_num_batched_tokens is 24: the chunker"),
-        (
-            {"scale_chunks_by_load": True, "enable_chunked_prefill": False, "max_num_batched_tokens": None},
-            "scale_chunks_by_load needs chunks",
-        ),
-        (
-            {"scale_chunks_by_load": True, "policy": "orca", "max_num_batched_tokens": None},
-            "scale_chunks_by_load needs chunks",
-        ),
-        ({"max_num_seqs": 0}, "max_num_seqs is 0"),
-        ({"num_blocks": 1.5}, "num_blocks is 1.5"),
-        ({"block_size": True}, "block_size is True"),
-        ({"gpu_memory_utilization": 0}, "gpu_memory_utilization is 0"),
-        ({"seed": -1}, "seed is -1"),
-        ({"max_model_len": 4097}, "max_model_len is 4097, but the model reads 4096"),
-        ({"enable_chunked_prefill": False}, "max_num_batched_tokens is 24"),
-    ],
-)
+SCALED = {"scale_chunks_by_load": True, "max_num_batched_tokens": None}
+WRONG_OPTIONS = [
+    ({"policy": "other"}, "policy is 'other'"),
+    ({"latency_target": 0.05}, "latency_target is for policy=\"slack\", and the policy is 'hybrid'"),
+    ({"bucketing_strategy": "exp"}, "bucketing_strategy is 'exp': choose exponential, linear, padding-aware"),
+    ({"scale_chunks_by_load": True, "max_num_seqs": 24}, "max_num_batched_tokens is 24: the chunker"),
+    ({**SCALED, "enable_chunked_prefill": False}, "scale_chunks_by_load needs chunks"),
+    ({**SCALED, "policy": "orca"}, "scale_chunks_by_load needs chunks"),
+    ({"max_num_seqs": 0}, "max_num_seqs is 0"),
+    ({"num_blocks": 1.5}, "num_blocks is 1.5"),
+    ({"block_size": True}, "block_size is True"),
+    ({"gpu_memory_utilization": 0}, "gpu_memory_utilization is 0"),
+    ({"seed": -1}, "seed is -1"),
+    ({"max_model_len": 4097}, "max_model_len is 4097, but the model reads 4096"),
+    ({"enable_chunked_prefill": False}, "max_num_batched_tokens is 24"),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), WRONG_OPTIONS)
 def test_an_option_that_cannot_be_is_one_line(make, options, says):
     with pytest.raises(ValueError) as refused:
         make(**options)
@@ -987,16 +955,16 @@ def test_an_option_that_cannot_be_is_one_line(make, options, says):
 
 
 def test_on_a_cpu_nothing_is_compiled_unless_somebody_asks(make):
-    assert not make().engine.shapes.is_compiled and not make(enforce_eager=True).engine.shapes.is_compiled
-    assert make().engine.shapes.num_shapes == 0
+    for options in ({}, {"enforce_eager": True}):
+        shapes = make(**options).engine.extensions["shapes"]
+        assert (shapes.is_compiled, shapes.num_shapes) == (False, 0)
 
 
 def test_a_compiled_model_gives_the_same_answers(make, quick_compiler):
     """Every shape is run before the first request; torch's graphs take any number of rows, MLX's have buckets."""
     compiled, eager = make(enforce_eager=False), make(enforce_eager=True)
-    assert (
-        compiled.engine.setup_seconds > eager.engine.setup_seconds and compiled.engine.shapes.num_shapes > 1
-    )
+    assert compiled.engine.setup_seconds > eager.engine.setup_seconds
+    assert compiled.engine.extensions["shapes"].num_shapes > 1
     assert texts(compiled.generate(PROMPTS, SIX)) == texts(eager.generate(PROMPTS, SIX))
     sizes = compiled.engine.port.given.fixed_sizes("cpu")
     assert (compiled.engine.runner.buckets is not None) == ("tokens" in sizes)
@@ -1059,26 +1027,27 @@ def test_padded_steps_change_no_answer(make, policy):
 
 def test_a_warm_up_runs_every_shape_with_a_bar(make, monkeypatch):
     told = []
-    monkeypatch.setattr(
-        progress_bar.Progress,
-        "update",
-        lambda self, task, *, completed, total: told.append((completed, total)),
-    )
+
+    def update(self, task, *, completed, total):
+        told.append((completed, total))
+
+    monkeypatch.setattr(progress_bar.Progress, "update", update)
     engine = make(bucketing_strategy="exponential", max_num_seqs=2, max_model_len=16).engine
-    engine.shapes.warm_up(engine.runner)
+    engine.extensions["shapes"].warm_up(engine.runner)
     count = len(engine.runner.buckets.warm_up_list())
     assert told == [(done, count) for done in range(1, count + 1)]
 
 
-@pytest.mark.parametrize(
-    ("options", "limits"),
-    [
-        ({}, (16, 16, None)),
-        ({"enable_prefix_caching": False}, (1, 16, 60)),
-        ({"enable_prefix_caching": False, "policy": "separate"}, (1, 1, 60)),
-        ({"enable_prefix_caching": False, "enable_chunked_prefill": False}, (0, 0, 60)),
-    ],
-)
+UNSHARED = {"enable_prefix_caching": False}
+LIMITS = [
+    ({}, (16, 16, None)),
+    (UNSHARED, (1, 16, 60)),
+    ({**UNSHARED, "policy": "separate"}, (1, 1, 60)),
+    ({**UNSHARED, "enable_chunked_prefill": False}, (0, 0, 60)),
+]
+
+
+@pytest.mark.parametrize(("options", "limits"), LIMITS)
 def test_the_list_of_shapes_follows_the_options(make, options, limits):
     """What no step can have without sharing, without chunks or in one call makes the warm-up shorter."""
     options = {"max_num_batched_tokens": 64, "bucketing_strategy": "linear", **options}
@@ -1124,19 +1093,19 @@ def test_weights_and_pool_have_the_type_that_is_asked_for(backend):
         assert llm.engine.network.embedding.weight.dtype == llm.engine.runner.pools[0].keys.dtype == wanted
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"head_quantization": "2bit"}, "head_quantization is '2bit': choose 4bit or 8bit, or None"),
-        ({"quantization": "3bit"}, "quantization is '3bit'"),
-        ({"activations": "4bit"}, 'activations is \'4bit\': give "int8", "int16" or "float"'),
-        ({"activations": "int8"}, 'activations is "int8", and no weight is quantised|kernel does not run'),
-        ({"backend": "jax"}, "backend is 'jax'"),
-        ({"device": "tpu"}, "device 'tpu'"),
-        ({"dtype": "int8"}, "dtype 'int8'"),
-        ({"model": "no-such-model"}, "no-such-model"),
-    ],
-)
+CANNOT_BE_LOADED = [
+    ({"head_quantization": "2bit"}, "head_quantization is '2bit': choose 4bit or 8bit, or None"),
+    ({"quantization": "3bit"}, "quantization is '3bit'"),
+    ({"activations": "4bit"}, 'activations is \'4bit\': give "int8", "int16" or "float"'),
+    ({"activations": "int8"}, 'activations is "int8", and no weight is quantised|kernel does not run'),
+    ({"backend": "jax"}, "backend is 'jax'"),
+    ({"device": "tpu"}, "device 'tpu'"),
+    ({"dtype": "int8"}, "dtype 'int8'"),
+    ({"model": "no-such-model"}, "no-such-model"),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), CANNOT_BE_LOADED)
 def test_what_cannot_be_loaded_is_one_line(options, says):
     with pytest.raises(ValueError, match=says):
         tiny_llm_ref.LLM(**options)
@@ -1180,18 +1149,16 @@ def test_the_example_of_the_readme_answers_its_questions(monkeypatch, capsys):
     assert first.startswith("Chunked prefill splits") and second.startswith("A KV cache keeps")
 
 
-@pytest.mark.parametrize(
-    ("part", "task", "options"),
-    [
-        *(
-            (part, Task(4, 4, number), {"async_scheduling": True})
-            for part, number in (("serving", 2), ("torch", 6))
-        ),
-        ("torch", Task(4, 5, 1), {"kv_cache_dtype": "int8"}),
-        ("serving", Task(4, 5, 4), {"kv_offloading_size": 0.5}),
-        ("serving", Task(4, 5, 6), {"kv_offloading_folder": "blocks"}),
-    ],
-)
+LATER_DAYS = [
+    ("serving", Task(4, 4, 2), {"async_scheduling": True}),
+    ("torch", Task(4, 4, 6), {"async_scheduling": True}),
+    ("torch", Task(4, 5, 1), {"kv_cache_dtype": "int8"}),
+    ("serving", Task(4, 5, 4), {"kv_offloading_size": 0.5}),
+    ("serving", Task(4, 5, 6), {"kv_offloading_folder": "blocks"}),
+]
+
+
+@pytest.mark.parametrize(("part", "task", "options"), LATER_DAYS)
 def test_a_learner_is_told_which_day_an_option_needs_when_the_engine_is_opened(
     monkeypatch, part, task, options
 ):

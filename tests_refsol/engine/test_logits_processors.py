@@ -62,14 +62,14 @@ parameters = st.builds(
     repetition_penalty=st.sampled_from([1.0, 0.5, 1.7]),
     logit_bias=st.none() | st.dictionaries(ids, st.sampled_from([-100.0, -0.3, 0.0, 2.5, 100.0]), max_size=5),
 )
-requests = st.builds(
-    lambda sampling, prompt, tokens: SimpleNamespaceWithHash(
-        sampling=sampling, prompt_tokens=prompt, tokens=tokens, eos_token_ids=EOS, grammar=None
-    ),
-    parameters,
-    st.lists(ids, min_size=1, max_size=9),
-    st.lists(ids, max_size=9),
-)
+
+
+def asked(sampling, prompt, tokens):
+    state = {"prompt_tokens": prompt, "tokens": tokens, "eos_token_ids": EOS, "grammar": None}
+    return SimpleNamespaceWithHash(sampling=sampling, **state)
+
+
+requests = st.builds(asked, parameters, st.lists(ids, min_size=1, max_size=9), st.lists(ids, max_size=9))
 
 
 class SimpleNamespaceWithHash(SimpleNamespace):
@@ -159,19 +159,18 @@ def alone(loaded):
     return prompts, answers
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_num_batched_tokens": 5, "max_num_seqs": 3},
-        {"policy": "separate"},
-        {"enable_chunked_prefill": False, "max_num_batched_tokens": None},
-        {"num_blocks": 9, "max_num_seqs": 5},
-        {"max_num_seqs": 16},
-        {"async_scheduling": True, "max_num_seqs": 16},
-        {"async_scheduling": True, "num_blocks": 9, "max_num_seqs": 5},
-    ],
-    ids=["chunks", "separate", "whole", "preemption", "batch", "ahead", "ahead with preemption"],
-)
+WAYS = {
+    "chunks": {"max_num_batched_tokens": 5, "max_num_seqs": 3},
+    "separate": {"policy": "separate"},
+    "whole": {"enable_chunked_prefill": False, "max_num_batched_tokens": None},
+    "preemption": {"num_blocks": 9, "max_num_seqs": 5},
+    "batch": {"max_num_seqs": 16},
+    "ahead": {"async_scheduling": True, "max_num_seqs": 16},
+    "ahead with preemption": {"async_scheduling": True, "num_blocks": 9, "max_num_seqs": 5},
+}
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
 def test_answers_are_the_same_in_any_way_to_run_them(make, alone, options):
     """Every parameter on every prompt. In the largest batch a second round hits the prefix cache."""
     prompts, expected = alone
@@ -239,16 +238,10 @@ def test_without_max_tokens_the_context_is_the_limit(make):
     assert (len(endless.token_ids), endless.finish_reason) == (64 - 10, "length")
 
 
-@pytest.mark.parametrize(
-    ("stop", "least", "text"),
-    [
-        (["bc"], 0, "a"),
-        (["bc"], 1, "abca"),
-        (["bc"], 3, "abcabcabc"),
-        (["ca"], 1, "ab"),
-        (["abcax", "bc"], 1, "abca"),
-    ],
-)
+STOPS = [(["bc"], 0, "a"), (["bc"], 1, "abca"), (["bc"], 3, "abcabcabc"), (["ca"], 1, "ab")]
+
+
+@pytest.mark.parametrize(("stop", "least", "text"), [*STOPS, (["abcax", "bc"], 1, "abca")])
 def test_a_stop_string_counts_when_it_ends_after_min_pieces(stop, least, text):
     """It may begin before; one that was held back for another string's sake does not count later."""
     stream = StopStrings(stop, min_pieces=least)
@@ -260,19 +253,17 @@ def test_a_stop_string_counts_when_it_ends_after_min_pieces(stop, least, text):
 
 # ---- structured outputs
 
+
+def object_of(**properties) -> dict:
+    """The schema of an object that has all of these properties."""
+    return {"type": "object", "properties": properties, "required": [*properties]}
+
+
 SCHEMAS = [
-    {
-        "type": "object",
-        "properties": {"a": {"type": "boolean"}, "b": {"enum": ["x", "y"]}},
-        "required": ["a", "b"],
-    },
+    object_of(a={"type": "boolean"}, b={"enum": ["x", "y"]}),
     {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 2, "maxItems": 3},
     # A format that nobody checks is a remark; a value that looks like one is none.
-    {
-        "type": "object",
-        "properties": {"c": {"type": "string", "maxLength": 4, "format": "path"}},
-        "required": ["c"],
-    },
+    object_of(c={"type": "string", "maxLength": 4, "format": "path"}),
     {"anyOf": [{"const": None}, {"type": "array", "items": {"const": "d"}, "minItems": 1, "maxItems": 2}]},
     {"const": {"format": "path"}},
 ]
@@ -321,22 +312,15 @@ def test_an_answer_that_is_cut_off_says_length_and_is_a_beginning(make):
 
 # Beyond the limits of llguidance at its first token, and after a choice.
 LARGE = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(560)}}
-LARGE_LATER = {
-    "type": "object",
-    "properties": {"a": {"enum": ["x", "y"]}, "b": LARGE},
-    "required": ["a", "b"],
-    "additionalProperties": False,
-}
+LARGE_LATER = {**object_of(a={"enum": ["x", "y"]}, b=LARGE), "additionalProperties": False}
 NESTED = "((a{100}){100}){100}"
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        *({"json": text} for text in ('{"type": 7}', "{", "[1]", json.dumps(LARGE))),
-        *({"regex": text} for text in ("(", "a" * 10**6, NESTED)),
-    ],
-)
+BROKEN_FORMS = [{"json": text} for text in ('{"type": 7}', "{", "[1]", json.dumps(LARGE))]
+BROKEN_FORMS += [{"regex": text} for text in ("(", "a" * 10**6, NESTED)]
+
+
+@pytest.mark.parametrize("form", BROKEN_FORMS)
 def test_a_form_without_a_grammar_is_the_error_of_its_request_alone(make, form, capfd):
     bad = SamplingParams(structured_outputs=StructuredOutputsParams(**form))
     failed, served = make().generate(["Hello", "Hello"], [bad, SamplingParams(max_tokens=2)], use_tqdm=False)
@@ -384,9 +368,8 @@ def test_an_answer_at_a_limit_is_not_the_end_of_another_one_with_the_same_gramma
     """Nor of the same one, if it came there with drafts that are not taken."""
     bad, good = grammars.grammar(COSTLY), grammars.grammar(COSTLY)
     failing = text_to_a_limit(bad)
-    assert (
-        bad.error_after([*failing, 5]) == bad.error_after(failing) and bad.error_after(failing[:-1]) is None
-    )
+    assert bad.error_after([*failing, 5]) == bad.error_after(failing)
+    assert bad.error_after(failing[:-1]) is None
     other = load_tokenizer("tiny-qwen3").encode("bbb")
     expected = Grammars(load_tokenizer("tiny-qwen3"), len(good.allowed([]))).grammar(COSTLY).allowed(other)
     for grammar in (good, bad):
@@ -436,15 +419,8 @@ def test_every_field_reaches_the_engine_over_http(client, served):
         {"skip_special_tokens": False, "logit_bias": {"3227": 100}, "ignore_eos": True},
         {"top_k": -1, "min_p": 0.3, "temperature": 1.5, "seed": 5},
     ]
-    ours = {
-        "repetition_penalty",
-        "min_tokens",
-        "stop_token_ids",
-        "include_stop_str_in_output",
-        "min_p",
-        "ignore_eos",
-    }
-    ours |= {"top_k", "skip_special_tokens"}
+    ours = {"repetition_penalty", "min_tokens", "stop_token_ids", "min_p", "ignore_eos", "top_k"}
+    ours |= {"include_stop_str_in_output", "skip_special_tokens"}
     for wanted in fields:
         body = {name: value for name, value in wanted.items() if name not in ours}
         body = {"model": "tiny-qwen3", "prompt": "Hello", "max_tokens": 14, "temperature": 0, **body}
@@ -467,15 +443,15 @@ def test_a_grammar_that_reaches_a_limit_is_the_clients_error(client, stream):
         client.chat.completions.create(**asked, extra_body={"structured_outputs": {"json": LARGE}})
 
 
-@pytest.mark.parametrize(
-    ("form", "texts"),
-    [
-        ({"choice": ["yes", 'no "q"', "\u00fc\\"]}, {"yes", 'no "q"', "\u00fc\\"}),
-        ({"grammar": 'start: "a" b\nb: "1" | "2"'}, {"a1", "a2"}),
-        ({"grammar": 'root ::= "x" ("y" | "z")'}, {"xy", "xz"}),
-    ],
-    ids=["choice", "lark", "gbnf"],
-)
+CHOICES = ["yes", 'no "q"', "\u00fc\\"]
+TEXTS_OF_FORMS = {
+    "choice": ({"choice": CHOICES}, {*CHOICES}),
+    "lark": ({"grammar": 'start: "a" b\nb: "1" | "2"'}, {"a1", "a2"}),
+    "gbnf": ({"grammar": 'root ::= "x" ("y" | "z")'}, {"xy", "xz"}),
+}
+
+
+@pytest.mark.parametrize(("form", "texts"), TEXTS_OF_FORMS.values(), ids=TEXTS_OF_FORMS)
 def test_choices_and_grammars_decide_the_text(client, form, texts):
     asked = {"model": "tiny-qwen3", "prompt": "Hello", "max_tokens": 20, "n": 8}
     made = client.completions.create(**asked, extra_body={"structured_outputs": form})
@@ -487,35 +463,27 @@ OVERLAP = {"oneOf": [{"type": "integer"}, {"type": "number"}]}
 CYCLE = {"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}
 
 
-@pytest.mark.parametrize(
-    ("schema", "says"),
-    [
-        (OVERLAP, "oneOf has alternatives that overlap: write anyOf"),
-        (CYCLE, "no text fits: a cycle of $ref or of rules needs an alternative that ends"),
-        ({"type": "string", "pattern": "(a"}, "the pattern (a cannot be read, unclosed group: correct it"),
-        (
-            {"type": "string", "pattern": "a(?=b)"},
-            "patterns without look-around and backreferences are needed",
-        ),
-        ({"type": "array", "uniqueItems": True}, '"uniqueItems": not supported: leave it out'),
-        ({"$ref": "#/$defs/B"}, "$ref: there is no /$defs/B: define it, or correct the reference"),
-        ({"type": "strin"}, "Invalid type: strin; correct it"),
-    ],
-)
+LOOKS = {"type": "string", "pattern": "a(?=b)"}
+WRONG_SCHEMAS = [
+    (OVERLAP, "oneOf has alternatives that overlap: write anyOf"),
+    (CYCLE, "no text fits: a cycle of $ref or of rules needs an alternative that ends"),
+    ({"type": "string", "pattern": "(a"}, "the pattern (a cannot be read, unclosed group: correct it"),
+    (LOOKS, "patterns without look-around and backreferences are needed"),
+    ({"type": "array", "uniqueItems": True}, '"uniqueItems": not supported: leave it out'),
+    ({"$ref": "#/$defs/B"}, "$ref: there is no /$defs/B: define it, or correct the reference"),
+    ({"type": "strin"}, "Invalid type: strin; correct it"),
+]
+
+
+@pytest.mark.parametrize(("schema", "says"), WRONG_SCHEMAS)
 def test_a_schema_is_refused_in_the_clients_words(client, schema, says):
     """As the form of an answer, and as arguments of a tool."""
     named = {"name": "x", "schema": schema, "strict": True}
-    inside = {
-        "type": "object",
-        "properties": {"a": schema},
-        "required": ["a"],
-        "$defs": schema.get("$defs", {}),
-    }
+    inside = {**object_of(a=schema), "$defs": schema.get("$defs", {})}
     tool = {"type": "function", "function": {"name": "f", "parameters": inside}}
-    for field, form in (
-        ("response_format", {"response_format": {"type": "json_schema", "json_schema": named}}),
-        ("tools", {"tools": [tool], "tool_choice": "required"}),
-    ):
+    forms = {"response_format": {"response_format": {"type": "json_schema", "json_schema": named}}}
+    forms["tools"] = {"tools": [tool], "tool_choice": "required"}
+    for field, form in forms.items():
         with pytest.raises(openai.BadRequestError) as refused:
             messages = [{"role": "user", "content": "Hello"}]
             client.chat.completions.create(model="tiny-qwen3", messages=messages, max_tokens=50, **form)
@@ -527,9 +495,8 @@ def test_as_many_choices_as_are_advertised(client):
     texts = [f"choice \x7f{number}" for number in range(10_000)]
     [made] = client.completions.create(**asked, extra_body={"guided_choice": texts}).choices
     assert made.text in texts and made.finish_reason == "stop"
-    with pytest.raises(
-        openai.BadRequestError, match=r"guided_choice has no grammar: it has .* at most 262144"
-    ):
+    says = r"guided_choice has no grammar: it has .* at most 262144"
+    with pytest.raises(openai.BadRequestError, match=says):
         client.completions.create(**asked, extra_body={"guided_choice": [f"{text:50}" for text in texts]})
 
 

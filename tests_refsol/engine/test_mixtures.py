@@ -13,14 +13,14 @@ from safetensors.torch import load_file, save_file
 
 from models.eval.evaluated_models import week_2_logits
 from support.close import assert_close
-from support.lockstep import LockstepError, LockstepGroup, LockstepRunner
+from support.lockstep import LockstepError, LockstepGroup
 from support.ranks import CHATS, TIGHT
 from tiny_llm_given.torch import hpu_mixture
 from tiny_llm_given.torch.expert_weights import has_grouped_kernel
 from tiny_llm_kit.engine.job import Job
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.load_job import network_of
-from tiny_llm_kit.engine.loading import Division, Loading, load_checkpoint, load_network
+from tiny_llm_kit.engine.loading import Loading, load_checkpoint, load_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.weights.rank_parts import RankPart, StagePart, check_ranks
 from tiny_llm_kit.model.config import read_config
@@ -67,29 +67,16 @@ def test_chunks_buckets_and_preemptions_change_no_answer(b, whole):
 
 
 @pytest.mark.parametrize(("size", "expert_parallel"), [(2, False), (2, True), (4, True)])
-def test_ranks_give_the_answers_of_one(b, whole, size, expert_parallel):
+def test_ranks_give_the_answers_of_one(b, whole, llm_of_ranks, size, expert_parallel):
     """A part of every expert each, or different experts each."""
-    llm, group = llm_of_ranks(b, size, expert_parallel=expert_parallel)
+    llm, group = llm_of_ranks(FOLDER, size, {"expert_parallel": expert_parallel}, **TIGHT)
     assert texts(llm) == texts(LLM.of(b, *whole, **TIGHT))
     assert any("all_to_all" in call for call in group.calls) is expert_parallel
 
 
-def llm_of_ranks(b, size, **division):
-    """An `LLM` whose steps run on all ranks, and their group."""
-    group = LockstepGroup(size, b.backend_module)
-    loaded = [
-        load_network(b, FOLDER, "week3", Loading(division=Division(rank, **division))) for rank in group.ranks
-    ]
-    llm = LLM.of(b, *loaded[0], **TIGHT)
-    others = [llm.engine.shapes.new_runner(network) for network, _ in loaded[1:]]
-    llm.engine.runner = LockstepRunner(group, [llm.engine.runner, *others])
-    llm.engine.reset_prefix_cache()
-    return llm, group
-
-
-def test_stages_give_the_answers_of_one(b, whole):
+def test_stages_give_the_answers_of_one(b, whole, llm_of_ranks):
     """Each stage has mixtures, whole; layers keep their numbers, which say which of them are mixtures."""
-    llm, group = llm_of_ranks(b, 2, stages=True)
+    llm, group = llm_of_ranks(FOLDER, 2, {"stages": True}, **TIGHT)
     stages = [runner.model for runner in llm.engine.runner.runners]
     kinds = [[isinstance(layer.mlp, b.MixtureOfExperts) for layer in stage.layers] for stage in stages]
     assert kinds == [[True], [False, True]], "the last stage is rank 0"
@@ -97,18 +84,18 @@ def test_stages_give_the_answers_of_one(b, whole):
     assert not group.calls, "a stage has all experts of its layers"
 
 
-@pytest.mark.parametrize(
-    ("sent", "received", "message"),
-    [
-        ([2, 1], [3], r"`received` is \[3\]: give each of them 2 numbers, one per rank"),
-        ([1, 1], [1, 1], r"`sent` is \[1, 1\], 2 rows in all, and the array has 3 rows: `sent` must divide"),
-        (
-            [2, 1],
-            [2, 2],
-            r"rank 1: `received` is \[2, 2\], and the ranks sent \[1, 1\]: `received\[r\]` must be rank r's",
-        ),
-    ],
-)
+WRONG_ROWS = [
+    ([2, 1], [3], r"`received` is \[3\]: give each of them 2 numbers, one per rank"),
+    ([1, 1], [1, 1], r"`sent` is \[1, 1\], 2 rows in all, and the array has 3 rows: `sent` must divide"),
+    (
+        [2, 1],
+        [2, 2],
+        r"`received` is \[2, 2\], and the ranks sent \[1, 1\]: `received\[r\]` must be rank r's",
+    ),
+]
+
+
+@pytest.mark.parametrize(("sent", "received", "message"), WRONG_ROWS)
 def test_an_exchange_of_wrong_rows_says_what_is_expected(b, sent, received, message):
     group = LockstepGroup(2, b.backend_module)
     x = b.array(np.zeros((3, 2)), "float32")
@@ -141,12 +128,8 @@ def test_the_option_of_an_llm_shares_the_experts(b):
 @pytest.mark.parametrize("expert_parallel", [False, True])
 def test_each_rank_reads_only_its_part(b, s, expert_parallel):
     total = sum(array.nbytes for array in load_checkpoint(FOLDER, b.name, "cpu", "bfloat16").weights.values())
-    read = [
-        load_checkpoint(
-            FOLDER, b.name, "cpu", "bfloat16", part=RankPart(s, rank, 2, expert_parallel)
-        ).bytes_read
-        for rank in range(2)
-    ]
+    parts = [RankPart(s, rank, 2, expert_parallel) for rank in range(2)]
+    read = [load_checkpoint(FOLDER, b.name, "cpu", "bfloat16", part=part).bytes_read for part in parts]
     shared = 3 * (2 * 192 + 2 * 64) * 2 + 192 * 2 + 2 * EXPERTS * 192 * 2  # norms and routers
     assert read == [(total + shared) // 2] * 2
 
@@ -180,15 +163,15 @@ def test_packed_experts_give_the_answers_of_plain_ones(b):
         assert found == expected, layout
 
 
-@pytest.mark.parametrize(
-    ("dtype", "columns", "capability", "expected"),
-    [
-        ("bfloat16", 64, (9, 0), True),
-        ("bfloat16", 64, (8, 0), False),
-        ("bfloat16", 60, (9, 0), False),
-        ("float32", 64, (9, 0), False),
-    ],
-)
+IN_ONE_ARRAY = [
+    ("bfloat16", 64, (9, 0), True),
+    ("bfloat16", 64, (8, 0), False),
+    ("bfloat16", 60, (9, 0), False),
+    ("float32", 64, (9, 0), False),
+]
+
+
+@pytest.mark.parametrize(("dtype", "columns", "capability", "expected"), IN_ONE_ARRAY)
 def test_experts_are_one_array_where_torch_has_a_kernel(monkeypatch, dtype, columns, capability, expected):
     """Its call reads the counts on the host everywhere else, which no graph can contain."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
@@ -200,19 +183,13 @@ def test_experts_are_one_array_where_torch_has_a_kernel(monkeypatch, dtype, colu
 def test_the_operator_of_a_gaudi_computes_the_same(rng):
     """Its twin, with all experts and as two ranks with half of them each."""
     b = Port("ref", "torch", "cpu", "float32")
-    x, router, w_in, w_out = (
-        torch.tensor(rng.normal(size=shape), dtype=torch.float32)
-        for shape in ((5, 6), (4, 6), (4, 10, 6), (4, 6, 5))
-    )
+    shapes = (5, 6), (4, 6), (4, 10, 6), (4, 6, 5)
+    x, router, w_in, w_out = (torch.tensor(rng.normal(size=shape), dtype=torch.float32) for shape in shapes)
     expected = b.MixtureOfExperts(2, False, router, w_in, w_out)(x)
     routes = b.route(x @ router.T, 2, False)
     parts = [hpu_mixture.mixture_of_experts(x, *routes, w_in[i : i + 2], w_out[i : i + 2], i) for i in (0, 2)]
-    assert_close(
-        hpu_mixture.mixture_of_experts(x, *routes, w_in, w_out).numpy(),
-        expected.numpy(),
-        atol=1e-5,
-        idea="all experts",
-    )
+    together = hpu_mixture.mixture_of_experts(x, *routes, w_in, w_out)
+    assert_close(together.numpy(), expected.numpy(), atol=1e-5, idea="all experts")
     assert_close((parts[0] + parts[1]).numpy(), expected.numpy(), atol=1e-5, idea="experts of two ranks")
 
 
@@ -249,12 +226,8 @@ def test_mlx_multiplies_quantised_experts_in_one_call(mlx_port, rng):
     ]
     x, counts = b.array(rng.normal(size=(7, 64)), "float32"), b.array([2, 0, 5])
     one_call = b.grouped_product(x, mixture._stack_quantized(matrices), counts)
-    assert_close(
-        b.numpy(one_call),
-        b.numpy(b.grouped_product_by_expert(x, matrices, counts)),
-        atol=1e-4,
-        idea="one call",
-    )
+    by_expert = b.grouped_product_by_expert(x, matrices, counts)
+    assert_close(b.numpy(one_call), b.numpy(by_expert), atol=1e-4, idea="one call")
 
 
 @pytest.fixture

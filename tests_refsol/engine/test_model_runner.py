@@ -113,9 +113,8 @@ def test_a_batch_is_padded_to_a_power_of_two_or_to_all_slots(b, used, bucket):
     made = runner(b, prompt_bucket=4)
     tokens = [7 if slot in used else None for slot in range(5)]
     chosen = decode(made, tokens, [3 if slot in used else 0 for slot in range(5)])
-    assert chosen == [SCORES[slot].argmax() if slot in used else None for slot in range(5)], (
-        "one entry per slot"
-    )
+    expected = [SCORES[slot].argmax() if slot in used else None for slot in range(5)]
+    assert chosen == expected, "one entry per slot"
     [(ids, positions, _)] = made.model.calls
     assert ids == [[7] if slot in used else [0] for slot in range(bucket)]
     assert positions == [[3] if slot in used else [0] for slot in range(bucket)]

@@ -122,9 +122,8 @@ def test_a_joined_matrix_has_the_outputs_of_all(port, native, rng, bits):
 def test_what_cannot_be_joined_is_one_line(port, native, rng):
     Matrix = native.NativeQuantizedMatrix
     one = port.given.native_quantized(quantized(port, rng))
-    for other in (
-        {"rows": 40}, {"columns": 128}, {"group_size": 32}, {"bits": 8}, {"dtype": "float32"}
-    ):  # fmt: skip
+    others = {"rows": 40}, {"columns": 128}, {"group_size": 32}, {"bits": 8}, {"dtype": "float32"}
+    for other in others:
         with pytest.raises(ValueError, match="cannot be joined"):
             Matrix.joined([one, port.given.native_quantized(quantized(port, rng, **other))])
 
@@ -171,14 +170,15 @@ def test_float16_scales_cost_nothing_beside_rounded_activations(port, native, rn
 
 
 def test_matrices_of_another_type_are_not_joined(port, native, rng):
-    one, other = (
-        port.given.native_quantized(in_float16(port, rng, 16, 96, 4, dtype)[0])
-        for dtype in ("bfloat16", "float32")
-    )
+    originals = (in_float16(port, rng, 16, 96, 4, dtype)[0] for dtype in ("bfloat16", "float32"))
+    one, other = map(port.given.native_quantized, originals)
     with pytest.raises(
         ValueError, match=r"float32 in 4 bits.* and .*bfloat16 in 4 bits.* scales in .*float16"
     ):
         native.NativeQuantizedMatrix.joined([one, other])
+    scaled_in_bf16 = port.given.native_quantized(quantized(port, rng, 16, 96, group_size=32))
+    with pytest.raises(ValueError, match="cannot be joined"):
+        native.NativeQuantizedMatrix.joined([one, scaled_in_bf16])
     assert native.NativeQuantizedMatrix.joined([one, one]).dtype == port.dtype("bfloat16")
 
 
@@ -249,11 +249,8 @@ def test_a_measurement_has_all_ways_and_every_number_of_rows(monkeypatch, port):
     monkeypatch.setattr(quantized_choice, "BYTES", dict.fromkeys(quantized_choice.BYTES, 2**12))
     for bits in (4, 8):
         found = quantized_choice.measure(port, bits)
-        assert {name: sorted(each) for name, each in found.items()} == {
-            "usual": [1, 4, 16, 128],
-            "int8": [1, 4, 16, 128],
-            "int16": [1, 4, 16, 128],
-        }
+        assert found.keys() == {"usual", "int8", "int16"}
+        assert all(sorted(each) == [1, 4, 16, 128] for each in found.values())
         assert all(seconds > 0 for each in found.values() for seconds in each.values())
 
 
@@ -275,14 +272,18 @@ def test_doctor_says_what_was_chosen(monkeypatch, port, measured, forget):
     )
 
 
-@pytest.mark.parametrize(
-    ("variable", "options", "expected"),
-    [
-        ("measured", {}, "int16"), ("usual", {}, ""), ("measured", {"activations": "float"}, ""),
-        ("usual", {"activations": "int8"}, "int8"), ("measured", {"cpu_products": "usual"}, ""),
-        ("measured", {"tensor_parallel_size": 2}, ""), ("", {}, "int16"),
-    ],
-)  # fmt: skip
+DECISIONS = [
+    ("measured", {}, "int16"),
+    ("usual", {}, ""),
+    ("measured", {"activations": "float"}, ""),
+    ("usual", {"activations": "int8"}, "int8"),
+    ("measured", {"cpu_products": "usual"}, ""),
+    ("measured", {"tensor_parallel_size": 2}, ""),
+    ("", {}, "int16"),
+]
+
+
+@pytest.mark.parametrize(("variable", "options", "expected"), DECISIONS)
 def test_who_decides(monkeypatch, port, measured, variable, options, expected):
     monkeypatch.setenv(product_choice.VARIABLE, variable)
     job = Job("tiny_llm_ref", port.name, "cpu", "bfloat16", "tiny-qwen3", "4bit", engine_options=options)
@@ -296,13 +297,13 @@ def test_a_plain_model_measures_nothing_and_rounds_nothing(port, measured):
         LLM(activations="int8", backend=port.name, device="cpu")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "says"),
-    [
-        ("float16", "the kernel has no float16: choose bfloat16 or float32"),
-        ("float32", "TINY_LLM_NATIVE is 0"),
-    ],
-)
+WITHOUT = {
+    "float16": "the kernel has no float16: choose bfloat16 or float32",
+    "float32": "TINY_LLM_NATIVE is 0",
+}
+
+
+@pytest.mark.parametrize(("dtype", "says"), WITHOUT.items())
 def test_without_a_kernel_there_is_todays_arithmetic_or_one_line(
     monkeypatch, port, measured, forget, dtype, says
 ):
@@ -350,10 +351,8 @@ def test_logits_differ_by_the_rounding_alone(port, is_native, rng, bits, dtype, 
         models.append(port.Qwen3ModelWeek3(Checkpoint(case.config, weights), attention="device"))
         port.given.use_packed_kernels(models[-1])
         port.given.use_native_layers(models[-1])
-    assert [is_native(model.layers[0]) for model in models] == [
-        False,
-        port.name == "torch" and head_dim == 32,
-    ]
+    expected = port.name == "torch" and head_dim == 32
+    assert [is_native(model.layers[0]) for model in models] == [False, expected]
     if head_dim == 32:
         assert models[1].packed_mask is not models[0].packed_mask, "the rounded model attends in its pages"
     held = [w for name, w in weights.items() if len(plain[name].shape) == 2]
@@ -373,11 +372,12 @@ def relative_error(port, rng, models):
 TORCH = [pytest.param("torch", marks=pytest.mark.port("torch"))]
 
 
+# The kinds of queries, keys and values by their bits; h has float16 scales, and p is plain float32.
+JOINED = [("444", 1), ("448", 2), ("484", 3), ("4h4", 3), ("pp4", 2), ("888", 1)]
+
+
 @pytest.mark.parametrize("port", TORCH, indirect=True)
-@pytest.mark.parametrize(
-    ("kinds", "products"),
-    [("444", 1), ("448", 2), ("484", 3), ("4h4", 3), ("pp4", 2), ("888", 1)],  # h: float16 scales; p: float32
-)
+@pytest.mark.parametrize(("kinds", "products"), JOINED)
 def test_a_layer_joins_neighbours_of_one_kind(port, native, rng, kinds, products):
     layers = importlib.import_module("tiny_llm_given.torch.native_layer")
 
@@ -407,9 +407,8 @@ def test_a_model_may_have_4_and_8_bits(port, is_native, rng, dtype):
     for name, array in weights.items():
         bits = 8 if any(part in name for part in ("v_proj", "up_proj", "embed")) else 4
         if len(array.shape) == 2:
-            weights[name] = WeightQuantizer(port, bits, lambda bits: "int8").quantize(
-                name, array, case.config
-            )
+            quantizer = WeightQuantizer(port, bits, lambda bits: "int8")
+            weights[name] = quantizer.quantize(name, array, case.config)
     checkpoint = Checkpoint(case.config, weights)
     models = [port.Qwen3ModelWeek3(checkpoint, attention="device") for _ in range(2)]
     for model in models:

@@ -95,15 +95,9 @@ def test_a_step_with_a_prompt_goes_layer_by_layer(port, native_model):
     assert not counted
 
 
-@pytest.mark.parametrize("name", ["product", "quantized_product", "decode_attention"])
+@pytest.mark.parametrize("name", native_cases.KERNELS)
 def test_a_blank_kernel_leaves_the_layers_as_they_are(port, native_model, monkeypatch, name):
-    """Found when the step would be put on: in mid-layer, pages would have been written already."""
-    kernels = port.given.kernels
-    monkeypatch.delitem(vars(kernels.layers), "problem", raising=False)
-    monkeypatch.setitem(vars(getattr(kernels, name)), "problem", "week 4 day 1 task 2: multiply_tile")
-    assert "compute" not in vars(native_model())
-    assert kernels.layers.problem == "week 4 day 1 task 2: multiply_tile"
-    monkeypatch.delitem(vars(kernels.layers), "problem")
+    native_cases.assert_blank_kernel_has_no_step(port, native_model, monkeypatch, name)
 
 
 def test_other_layers_keep_their_path(port, native_model, monkeypatch):

@@ -1,5 +1,7 @@
 """All layers of a step of decodes in one call on MLX: nearly the numbers of its layers, whose operations are MLX's."""
 
+from functools import partial
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -66,14 +68,10 @@ def test_other_layers_keep_their_path():
     assert "compute" not in vars(native_model(port, head_dim=16))
 
 
-def test_a_blank_kernel_leaves_the_layers_as_they_are(monkeypatch):
-    """Found when the step would be put on: in mid-layer, pages would have been written already."""
+@pytest.mark.parametrize("name", native_cases.KERNELS)
+def test_a_blank_kernel_leaves_the_layers_as_they_are(monkeypatch, name):
     port = port_of("float32")
-    kernels = port.given.kernels
-    monkeypatch.delitem(vars(kernels.layers), "problem", raising=False)
-    monkeypatch.setitem(vars(kernels.product), "problem", "week 4 day 1 task 2: multiply_tile")
-    assert "compute" not in vars(native_model(port))
-    monkeypatch.delitem(vars(kernels.layers), "problem")
+    native_cases.assert_blank_kernel_has_no_step(port, partial(native_model, port), monkeypatch, name)
 
 
 def test_a_model_keeps_no_pool():

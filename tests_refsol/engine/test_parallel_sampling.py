@@ -2,7 +2,6 @@
 
 import contextlib
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -23,8 +22,8 @@ class Loop(Served):
 
     def __init__(self, policy="hybrid", *arguments, **options):
         options = {"max_num_batched_tokens": 16, "caching": True, **options}
-        super().__init__(s, *arguments, make=partial(s.make_scheduler, policy), **options)
-        self.parallel = ParallelSampling(self.scheduler.enqueue)
+        super().__init__(s, *arguments, policy=policy, **options)
+        self.parallel = ParallelSampling(self.loop.enqueue)
 
     def add(self, prompt=PROMPT, count=1, max_tokens=5, **options):
         """A prompt with this many answers."""
@@ -36,13 +35,13 @@ class Loop(Served):
 
     def step(self):
         try:
-            return self.scheduler.step()
+            return self.loop.step()
         finally:
             self.parallel.release()
 
     @property
     def has_work(self):
-        return bool(len(self.parallel)) or self.scheduler.has_work_remaining()
+        return bool(len(self.parallel)) or self.loop.has_work_remaining()
 
     def finish(self):
         for _ in range(500):
@@ -219,7 +218,7 @@ def test_close_ends_the_children_that_are_held():
     loop = Loop()
     made = loop.add(count=3)
     loop.parallel.close()
-    loop.scheduler.close()
+    loop.loop.close()
     assert all(one.finish_reason == "abort" for one in made) and not len(loop.parallel)
     assert loop.allocator.num_free == loop.allocator.num_blocks
 

@@ -11,10 +11,8 @@ from tiny_llm_kit.engine.weights.rank_parts import StagePart
 from tiny_llm_kit.repo import MODELS
 
 SHIPPED = MODELS / "tiny-qwen3"
-QWEN = small_model(
-    41, num_hidden_layers=5, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61,
-    max_position_embeddings=400,
-)  # fmt: skip
+SHAPE = {"num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6}
+QWEN = small_model(41, **SHAPE, vocab_size=61, max_position_embeddings=400)
 
 
 def test_a_stage_has_pools_for_its_own_layers(b, s):

@@ -15,17 +15,17 @@ def current_glibc(monkeypatch):
     monkeypatch.setattr(installation.platform, "libc_ver", lambda: ("glibc", "2.35"))
 
 
-@pytest.mark.parametrize(
-    ("system", "machine", "installed", "port"),
-    [
-        ("Darwin", "arm64", ["mlx", "torch"], "mlx"),
-        ("Darwin", "arm64", ["mlx"], "mlx"),
-        ("Linux", "x86_64", ["mlx", "torch"], "torch"),
-        ("Linux", "aarch64", ["mlx"], "mlx"),
-        ("Windows", "AMD64", ["torch"], "torch"),
-        ("Windows", "AMD64", [], "torch"),
-    ],
-)
+MACHINES = [
+    ("Darwin", "arm64", ["mlx", "torch"], "mlx"),
+    ("Darwin", "arm64", ["mlx"], "mlx"),
+    ("Linux", "x86_64", ["mlx", "torch"], "torch"),
+    ("Linux", "aarch64", ["mlx"], "mlx"),
+    ("Windows", "AMD64", ["torch"], "torch"),
+    ("Windows", "AMD64", [], "torch"),
+]
+
+
+@pytest.mark.parametrize(("system", "machine", "installed", "port"), MACHINES)
 def test_the_default_port_fits_the_machine(monkeypatch, system, machine, installed, port):
     monkeypatch.setattr(installation.platform, "system", lambda: system)
     monkeypatch.setattr(installation.platform, "machine", lambda: machine)
@@ -33,15 +33,11 @@ def test_the_default_port_fits_the_machine(monkeypatch, system, machine, install
     assert installation.default_port() == port
 
 
-@pytest.mark.parametrize(
-    ("libc", "installed", "port"),
-    [
-        (("glibc", "2.34"), [], "torch"),
-        (("glibc", "2.34"), ["mlx"], "mlx"),
-        (("", ""), [], "torch"),
-        (("glibc", "2.41"), [], "mlx"),
-    ],
-)
+OLD, NEW, NONE = ("glibc", "2.34"), ("glibc", "2.41"), ("", "")
+LIBRARIES = [(OLD, [], "torch"), (OLD, ["mlx"], "mlx"), (NONE, [], "torch"), (NEW, [], "mlx")]
+
+
+@pytest.mark.parametrize(("libc", "installed", "port"), LIBRARIES)
 def test_an_older_glibc_has_no_mlx_unless_somebody_built_it(monkeypatch, libc, installed, port):
     monkeypatch.setattr(installation.platform, "system", lambda: "Linux")
     monkeypatch.setattr(installation.platform, "libc_ver", lambda: libc)
@@ -51,16 +47,16 @@ def test_an_older_glibc_has_no_mlx_unless_somebody_built_it(monkeypatch, libc, i
     assert ("pdm install --without mlx,ray,authors" in installation.install_line("mlx")) == bool(is_old)
 
 
-@pytest.mark.parametrize(
-    ("system", "machine", "backend", "line"),
-    [
-        ("Linux", "x86_64", "torch", "run `pdm run setup-torch`"),
-        ("Linux", "x86_64", "mlx", "run `pdm install`"),
-        ("Windows", "AMD64", "mlx", "course port torch"),
-        ("Darwin", "x86_64", "mlx", "Intel Macs are not supported"),
-        ("Darwin", "x86_64", "torch", "Intel Macs are not supported"),
-    ],
-)
+MISSING = [
+    ("Linux", "x86_64", "torch", "run `pdm run setup-torch`"),
+    ("Linux", "x86_64", "mlx", "run `pdm install`"),
+    ("Windows", "AMD64", "mlx", "course port torch"),
+    ("Darwin", "x86_64", "mlx", "Intel Macs are not supported"),
+    ("Darwin", "x86_64", "torch", "Intel Macs are not supported"),
+]
+
+
+@pytest.mark.parametrize(("system", "machine", "backend", "line"), MISSING)
 def test_a_missing_port_says_how_to_get_it(monkeypatch, system, machine, backend, line):
     monkeypatch.setattr(installation.platform, "system", lambda: system)
     monkeypatch.setattr(installation.platform, "machine", lambda: machine)

@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 from dataclasses import replace
+from operator import attrgetter
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,21 +32,11 @@ LAYOUTS = {"vector": "plain", "matrix": "plain", "tiles": "plain", "onednn": "pa
 BOTH = {"matrix": "plain", "native": "native"}  # of MLX
 # Invented seconds, in units of the matrix at one row.
 SLOW = {1: 1.0, 4: 1.0, 16: 1.0, 128: 4.0}
-PACKED_WINS = {
-    "vector": {1: 2.0},
-    "matrix": SLOW,
-    "tiles": dict.fromkeys(SLOW, 9.0),
-    "onednn": {**SLOW, 1: 0.5},
-    "native": SLOW,
-}
+PACKED_WINS = {"vector": {1: 2.0}, "matrix": SLOW, "tiles": dict.fromkeys(SLOW, 9.0)}
+PACKED_WINS |= {"onednn": {**SLOW, 1: 0.5}, "native": SLOW}
 NATIVE_WINS = {**PACKED_WINS, "native": {**SLOW, 1: 0.25}}
-PLAIN_WINS = {
-    "vector": {1: 0.4},
-    "matrix": {**SLOW, 128: 9.0},
-    "tiles": {1: 3.0, 4: 2.0, 16: 1.5, 128: 2.0},
-    "onednn": SLOW,
-    "native": SLOW,
-}
+PLAIN_WINS = {"vector": {1: 0.4}, "matrix": {**SLOW, 128: 9.0}, "onednn": SLOW, "native": SLOW}
+PLAIN_WINS |= {"tiles": {1: 3.0, 4: 2.0, 16: 1.5, 128: 2.0}}
 MLX_PLAIN_WINS = {"matrix": SLOW, "native": dict.fromkeys(SLOW, 9.0)}
 MLX_NATIVE_WINS = {"matrix": dict.fromkeys(SLOW, 9.0), "native": SLOW}
 
@@ -104,17 +95,13 @@ def test_what_a_machine_measures_decides_no_test():
 # The ways.
 
 
+KINDS = [on("torch", "vector"), on("torch", "matrix"), on("torch", "tiles")]
+KINDS += [on("torch", "onednn", marks=[NEEDS_ONEDNN]), on("torch", "native", marks=[NEEDS_KERNEL])]
+KINDS += [on("mlx", "matrix", marks=[NEEDS_KERNEL]), on("mlx", "native", marks=[NEEDS_KERNEL])]
+
+
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize(
-    "name",
-    [
-        *[on("torch", name) for name in ("vector", "matrix", "tiles")],
-        on("torch", "onednn", marks=[NEEDS_ONEDNN]),
-        on("torch", "native", marks=[NEEDS_KERNEL]),
-        on("mlx", "matrix", marks=[NEEDS_KERNEL]),
-        on("mlx", "native", marks=[NEEDS_KERNEL]),
-    ],
-)
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("rows", [1, 3, 40])
 def test_all_ways_compute_the_same(port, rng, name, biased, rows):
     way = port.given.product_ways()[name]
@@ -152,11 +139,10 @@ def calls_of(monkeypatch, products):
     def recorded(name, way):
         return replace(way, multiply=lambda *a: called.append(name) or way.multiply(*a))
 
-    monkeypatch.setattr(
-        products,
-        "_all_ways",
-        lambda solution: {name: recorded(name, way) for name, way in ways_of(solution).items()},
-    )
+    def all_ways(solution):
+        return {name: recorded(name, way) for name, way in ways_of(solution).items()}
+
+    monkeypatch.setattr(products, "_all_ways", all_ways)
     return called
 
 
@@ -196,9 +182,8 @@ def test_only_what_was_measured_on_this_machine_decides():
     """A layout that is 3 % faster is chosen, whatever was measured on another machine."""
     slower = {rows: 1.03 * seconds for rows, seconds in PACKED_WINS["onednn"].items()}
     assert choice_of({**PACKED_WINS, "native": slower}, LAYOUTS)[0] == "packed"
-    assert (
-        choice_of({**PACKED_WINS, "onednn": slower, "native": PACKED_WINS["onednn"]}, LAYOUTS)[0] == "native"
-    )
+    swapped = {**PACKED_WINS, "onednn": slower, "native": PACKED_WINS["onednn"]}
+    assert choice_of(swapped, LAYOUTS)[0] == "native"
 
 
 def test_the_layout_that_computes_the_mix_soonest_is_chosen():
@@ -246,17 +231,17 @@ def test_a_machine_is_measured_once(monkeypatch, port, cache):
     assert len(calls) == 1 and len(list(cache.iterdir())) == 1, "a file, and nothing half written"
 
 
+WRONG_FILES = ["", "{", "[]", "null", "{}", '{"machine": {}}', '{"seconds": {}}']
+WRONG_FILES += [
+    '{"machine": MACHINE, "seconds": {"matrix": {"1": 1}}}',
+    '{"machine": MACHINE, "seconds": {"vector": 1, "matrix": 1, "tiles": 1, "onednn": 1}}',
+    '{"machine": {"processor": "another"}, "seconds": SECONDS, "load": 0}',
+    '{"machine": MACHINE, "seconds": SECONDS}',
+]
+
+
 @pytest.mark.port("torch")
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", "{", "[]", "null", "{}", '{"machine": {}}',
-        '{"seconds": {}}', '{"machine": MACHINE, "seconds": {"matrix": {"1": 1}}}',
-        '{"machine": MACHINE, "seconds": {"vector": 1, "matrix": 1, "tiles": 1, "onednn": 1}}',
-        '{"machine": {"processor": "another"}, "seconds": SECONDS, "load": 0}',
-        '{"machine": MACHINE, "seconds": SECONDS}',
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", WRONG_FILES)
 def test_a_broken_or_a_foreign_file_is_measured_again(monkeypatch, port, cache, text):
     calls = counted(monkeypatch, PLAIN_WINS)
     measured_seconds(port)
@@ -364,19 +349,8 @@ def test_an_engine_packs_where_that_is_faster(monkeypatch, port, products, cache
 def matrices_of(network):
     """The linear layers of all layers."""
     layers = [getattr(layer, "layer", layer) for layer in network.layers]
-    return [
-        weight
-        for layer in layers
-        for weight in (
-            layer.wq,
-            layer.wk,
-            layer.wv,
-            layer.wo,
-            layer.mlp.w_gate,
-            layer.mlp.w_up,
-            layer.mlp.w_down,
-        )
-    ]
+    names = ("wq", "wk", "wv", "wo", "mlp.w_gate", "mlp.w_up", "mlp.w_down")
+    return [attrgetter(name)(layer) for layer in layers for name in names]
 
 
 def plain_and_native(port, products, dtype="bfloat16", chunk_kernel=True, **sizes):
@@ -402,14 +376,12 @@ def assert_same_logits(port, rng, plain, native, dtype="bfloat16"):
         np.testing.assert_allclose(found[place], logits, atol=tolerance * np.abs(logits).max())
 
 
+WEIGHTS = [on("torch", "bfloat16", True), on("torch", "bfloat16", False), on("mlx", "float32", True)]
+WEIGHTS += [on("mlx", "bfloat16", True), on("mlx", "bfloat16", False)]
+
+
 @NEEDS_KERNEL
-@pytest.mark.parametrize(
-    ("dtype", "tied"),
-    [
-        on("torch", "bfloat16", True), on("torch", "bfloat16", False),
-        on("mlx", "bfloat16", True), on("mlx", "bfloat16", False), on("mlx", "float32", True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("dtype", "tied"), WEIGHTS)
 def test_native_weights_compute_the_same(port, products, rng, dtype, tied):
     """Chunks, whole prompts and decodes in place, the table and the head; no matrix is held twice.
 
@@ -462,11 +434,12 @@ def test_a_compiler_sees_native_products_as_operators(port, products, rng, monke
     """Heads of 16 numbers are too short for a native layer: the parts around their attention are compiled."""
     plain, native = plain_and_native(port, products, head_dim=16)
     graphs, compiled = [], torch.compile
-    monkeypatch.setattr(
-        torch,
-        "compile",
-        lambda part, **options: compiled(part, backend=lambda graph, inputs: graphs.append(graph) or graph),
-    )
+
+    def note(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    monkeypatch.setattr(torch, "compile", lambda part, **options: compiled(part, backend=note))
     assert_same_logits(port, rng, plain, port.given.compile_model(native, "cpu", 3))
     called = {str(node.target) for graph in graphs for node in graph.graph.nodes}
     assert "tiny_llm.native_linear.default" in called
@@ -506,15 +479,15 @@ def forget():
         vars(importlib.import_module("tiny_llm_ref.native").NATIVE.product).pop(name, None)
 
 
+CHOICES = [
+    on("torch", (PLAIN_WINS, NATIVE_WINS)),
+    on("torch", (PACKED_WINS, NATIVE_WINS), marks=[NEEDS_ONEDNN]),
+    on("mlx", (MLX_PLAIN_WINS, MLX_NATIVE_WINS)),
+]
+
+
 @NEEDS_KERNEL
-@pytest.mark.parametrize(
-    "choices",
-    [
-        on("torch", (PLAIN_WINS, NATIVE_WINS)),
-        on("torch", (PACKED_WINS, NATIVE_WINS), marks=[NEEDS_ONEDNN]),
-        on("mlx", (MLX_PLAIN_WINS, MLX_NATIVE_WINS)),
-    ],
-)
+@pytest.mark.parametrize("choices", CHOICES)
 def test_answers_are_the_same_by_every_choice(monkeypatch, port, products, cache, choices):
     answers = []
     for seconds in choices:
@@ -527,20 +500,20 @@ def test_answers_are_the_same_by_every_choice(monkeypatch, port, products, cache
     assert len(set(answers)) == 1, answers
 
 
-@pytest.mark.parametrize(
-    ("seconds", "dtype", "wanted", "variable", "count"),
-    [
-        on("torch", PLAIN_WINS, "bfloat16", None, "measured", 1),
-        on("torch", PLAIN_WINS, "bfloat16", None, "usual", 0),
-        on("torch", PLAIN_WINS, "bfloat16", "measured", "usual", 1),
-        on("torch", PLAIN_WINS, "bfloat16", "usual", "measured", 0),
-        on("torch", PLAIN_WINS, "bfloat16", None, "", 1),
-        on("torch", PLAIN_WINS, "float32", "measured", "measured", 0),
-        on("mlx", MLX_PLAIN_WINS, "float32", "measured", "measured", 1),
-        on("mlx", MLX_PLAIN_WINS, "bfloat16", None, "usual", 0),
-        on("mlx", MLX_PLAIN_WINS, "float16", "measured", "measured", 0),
-    ],
-)
+DECISIONS = [
+    on("torch", PLAIN_WINS, "bfloat16", None, "measured", 1),
+    on("torch", PLAIN_WINS, "bfloat16", None, "usual", 0),
+    on("torch", PLAIN_WINS, "bfloat16", "measured", "usual", 1),
+    on("torch", PLAIN_WINS, "bfloat16", "usual", "measured", 0),
+    on("torch", PLAIN_WINS, "bfloat16", None, "", 1),
+    on("torch", PLAIN_WINS, "float32", "measured", "measured", 0),
+    on("mlx", MLX_PLAIN_WINS, "float32", "measured", "measured", 1),
+    on("mlx", MLX_PLAIN_WINS, "bfloat16", None, "usual", 0),
+    on("mlx", MLX_PLAIN_WINS, "float16", "measured", "measured", 0),
+]
+
+
+@pytest.mark.parametrize(("seconds", "dtype", "wanted", "variable", "count"), DECISIONS)
 def test_who_decides(monkeypatch, port, products, cache, seconds, dtype, wanted, variable, count):
     calls = counted(monkeypatch, seconds)
     monkeypatch.setenv(product_choice.VARIABLE, variable)

@@ -2,16 +2,12 @@
 
 import pytest
 
+from support.ranks import CHATS
 from tiny_llm_given.native import NativeKernels, attention, kernel, layers, library
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_ref import SamplingParams
 
-CHATS = [
-    [{"role": "user", "content": text}]
-    for text in ("What is chunked prefill?", "What is a KV cache?", "Who are you?")
-]
 ROOMY = {"num_blocks": 60, "block_size": 8, "max_num_batched_tokens": 64, "max_model_len": 80}
 WAYS = {
     "few blocks": {"num_blocks": 11, "max_num_batched_tokens": 16, "bucketing_strategy": "linear"},
@@ -19,11 +15,6 @@ WAYS = {
     "drafts": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
     "ahead": {"async_scheduling": True},
 }
-
-
-@pytest.fixture(scope="module")
-def whole(b, two_layers):
-    return load_network(b, two_layers, "week3")
 
 
 @pytest.mark.parametrize(("kind", "ways"), [("int8", WAYS), ("fp8", ["few blocks"])])

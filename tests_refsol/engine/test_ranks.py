@@ -16,10 +16,10 @@ from support.ranks import CHATS, SAMPLINGS, TIGHT
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.packed_runner import RankError
 from tiny_llm_kit.engine.parallel import ranks as ranks_module
 from tiny_llm_kit.engine.parallel.channel import Channel, step_of
 from tiny_llm_kit.engine.parallel.meeting_point import Contact, MeetingPoint
+from tiny_llm_kit.engine.parallel.other_ranks import RankError
 from tiny_llm_kit.engine.parallel.ranks import Ranks
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.repo import MODELS
@@ -49,16 +49,16 @@ def test_two_processes_give_the_answers_of_one(pair):
 
 
 def test_the_other_rank_is_a_process_on_this_machine_alone(pair):
-    [process] = pair.engine.ranks.processes.values()
+    [process] = pair.engine.extensions["ranks"].processes.values()
     assert process.poll() is None
-    assert pair.engine.ranks.group.size == 2
+    assert pair.engine.extensions["ranks"].group.size == 2
     assert os.getsid(process.pid) != os.getsid(0), "Ctrl-C would reach it"
 
 
 def test_a_rank_that_is_killed_ends_the_engine_with_one_line(pair):
-    [process] = pair.engine.ranks.processes.values()
+    [process] = pair.engine.extensions["ranks"].processes.values()
     lines: Queue[str] = Queue()
-    pair.engine.ranks.on_failure = lines.put
+    pair.engine.extensions["ranks"].on_failure = lines.put
     process.kill()
     assert lines.get(timeout=PATIENCE) == "rank 1 has ended by signal 9"
     with pytest.raises(RankError, match=r"^rank 1 has ended by signal 9$"):
@@ -78,10 +78,9 @@ def test_two_stages_give_the_answers_of_one_process(forks, backend, two_layers):
         {"max_tokens": 24, "temperature": heat, "seed": seed} for heat, seed in ((0, 1), (0.8, 5), (1.2, 6))
     ]
     one = LLM.of(port, *load_network(port, two_layers, "week3"), **BUCKETS)
-    expected = [
-        [output.outputs[0].text for output in one.chat(CHATS, [SamplingParams(**p) for p in params], False)]
-        for _ in range(2)
-    ]
+    params_of_one = [SamplingParams(**each) for each in params]
+    answers = (one.chat(CHATS, params_of_one, False) for _ in range(2))
+    expected = [[output.outputs[0].text for output in outputs] for outputs in answers]
     given = json.dumps([str(two_layers), backend, CHATS, BUCKETS, params])
     done = forks.run("tests_refsol.engine.two_stages", given)
     assert done.returncode == 0, done.stderr

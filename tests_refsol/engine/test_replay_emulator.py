@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from support.replay_emulator import RecordedGraph, ReplayEmulator
+from tiny_llm_kit.engine.padded_steps import warm_up
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
 from tiny_llm_kit.trace.serve import EndlessTokenizer
-from tiny_llm_ref.serving import BlockAllocator, HybridScheduler, SamplingParams, Sequence, make_buckets
+from tiny_llm_ref.serving import BlockAllocator, SamplingParams, Sequence, make_buckets, make_loop
 
 BUDGET, ROWS, LONGEST, PAGE = 16, 4, 64, 8
 
@@ -141,7 +142,8 @@ class Served:
         given = {} if capture is None else {"capture": capture}
         self.runner = port.packed_runner(network, num_blocks, PAGE, buckets=buckets, **given)
         self.kinds: list[str] = []
-        self.scheduler = HybridScheduler(
+        self.loop = make_loop(
+            "hybrid",
             self.runner,
             self.allocator,
             max_num_batched_tokens=BUDGET,
@@ -163,9 +165,9 @@ class Served:
             for number, prompt in enumerate(prompts)
         ]
         for sequence in made:
-            self.scheduler.add(sequence)
-        while self.scheduler.has_work_remaining():
-            self.scheduler.step()
+            self.loop.add(sequence)
+        while self.loop.has_work_remaining():
+            self.loop.step()
         return [list(sequence.tokens) for sequence in made]
 
 
@@ -194,14 +196,14 @@ def test_the_engine_gives_the_same_answers_from_captured_steps(small, mixed_step
     assert captured.answers(PROMPTS) + captured.answers(PROMPTS) == expected
     assert len({tuple(answer) for answer in expected}) > 3, "the answers depend on the prompts"
     assert "preempt" in captured.kinds
-    graphs = captured.runner._captured.graphs
+    graphs = captured.runner.forward_of(None).graphs
     assert 1 < len(graphs) <= len(captured.runner.buckets.warm_up_list())
 
 
 def test_a_warm_up_captures_every_graph_that_serving_needs(small):
     captured = Served(*small, ReplayEmulator)
-    captured.runner.warm_up()
-    graphs = captured.runner._captured.graphs
+    warm_up(captured.runner)
+    graphs = captured.runner.forward_of(None).graphs
     listed = len(captured.runner.buckets.warm_up_list())
     assert len(graphs) == listed
     captured.answers(PROMPTS)

@@ -38,13 +38,13 @@ def test_a_soak_preempts_shares_cancels_and_finds_nothing(port, monkeypatch):
     assert counts.near_ties == []
 
 
-@pytest.mark.parametrize(
-    ("break_it", "says"),
-    [
-        (lambda engine: engine.allocator.allocate(1), "1 blocks were not freed"),
-        (lambda engine: engine._open.update({-1: None}), "still open: 1 request"),
-    ],
-)
+NOT_GIVEN_BACK = [
+    (lambda engine: engine.allocator.allocate(1), "1 blocks were not freed"),
+    (lambda engine: engine._open.update({-1: None}), "still open: 1 request"),
+]
+
+
+@pytest.mark.parametrize(("break_it", "says"), NOT_GIVEN_BACK)
 def test_what_is_not_given_back_is_found(port, break_it, says):
     made = Soak(port)
     break_it(made.pressed.engine)
@@ -72,9 +72,8 @@ def test_an_answer_that_ends_too_early_is_found(port, monkeypatch):
     def shorter(*arguments):
         made_request = request(*arguments)
         for sequence in made_request.sequences:
-            sequence.sampling = replace(
-                sequence.sampling, max_tokens=max(1, sequence.sampling.max_tokens // 2)
-            )
+            half = max(1, sequence.sampling.max_tokens // 2)
+            sequence.sampling = replace(sequence.sampling, max_tokens=half)
         return made_request
 
     monkeypatch.setattr(made.pressed.engine, "request", shorter)
@@ -82,10 +81,10 @@ def test_an_answer_that_ends_too_early_is_found(port, monkeypatch):
         made.wave(4)
 
 
-@pytest.mark.parametrize(
-    ("actual", "expected", "place"),
-    [([], [1], None), ([1, 2], [1, 2], None), ([1, 3], [1, 2, 3], 1), ([1, 2], [1], 1), ([2], [1], 0)],
-)
+DIFFER = [([], [1], None), ([1, 2], [1, 2], None), ([1, 3], [1, 2, 3], 1), ([1, 2], [1], 1), ([2], [1], 0)]
+
+
+@pytest.mark.parametrize(("actual", "expected", "place"), DIFFER)
 def test_where_two_answers_differ(actual, expected, place):
     assert first_difference(actual, expected) == place
 

@@ -44,11 +44,10 @@ from tiny_llm_ref.serving import (
     SamplingParams,
     Scheduled,
     Sequence,
-    SpeculativeScheduler,
     StructuredOutputsParams,
     choose_k,
     make_buckets,
-    make_scheduler,
+    make_loop,
     verify,
 )
 
@@ -94,13 +93,11 @@ class Run:
             rng.choice([1, 3, 6]),
             rng.random() < 0.3,
         )
-        if drafts:
-            self.scheduler = SpeculativeScheduler(
-                self.model, self.allocator, proposer=Guesses(self.model, random.Random(seed)),
-                num_speculative_tokens=most, mixed_steps=policy == "hybrid", **options,
-            )  # fmt: skip
-        else:
-            self.scheduler = make_scheduler(policy, self.model, self.allocator, **options)
+        guesses = Guesses(self.model, random.Random(seed))
+        proposals = Proposals(choose_k, guesses, most)
+        self.counts = proposals.counts
+        options["drafts"] = proposals if drafts else None
+        self.loop = make_loop(policy, self.model, self.allocator, **options)
         self.sequences = [self._sequence(number, rng) for number in range(6)]
 
     def _sequence(self, number: int, rng: random.Random) -> Sequence:
@@ -112,7 +109,7 @@ class Run:
         made = Sequence(
             prompt, ByteTokenizer(), request_id=number, sampling=sampling, max_seq_len=rng.choice([14, 24])
         )
-        self.scheduler.add(made)
+        self.loop.add(made)
         return made
 
     def _hear(self, event) -> None:
@@ -123,13 +120,13 @@ class Run:
 
     def finish(self) -> list:
         for _ in range(500):
-            if not self.scheduler.has_work_remaining():
+            if not self.loop.has_work_remaining():
                 break
-            self.scheduler.step()
-            known = [-(-len(one.known_tokens) // self.allocator.block_size) for one in self.scheduler.running]
-            held = [len(one.block_table.blocks) for one in self.scheduler.running]
+            self.loop.step()
+            known = [-(-len(one.known_tokens) // self.allocator.block_size) for one in self.loop.running]
+            held = [len(one.block_table.blocks) for one in self.loop.running]
             assert all(mine <= most for mine, most in zip(held, known, strict=True)), "drafts keep a block"
-        assert self.allocator.num_free == self.allocator.num_blocks and not self.scheduler.running
+        assert self.allocator.num_free == self.allocator.num_blocks and not self.loop.running
         return [(one.tokens, one.text, one.finish_reason, one.stop_reason) for one in self.sequences]
 
 
@@ -144,8 +141,8 @@ def test_these_loads_have_accepted_and_rejected_drafts_and_preemption():
     runs = [Run(seed, drafts=True) for seed in range(12)]
     for run in runs:
         run.finish()
-    made = sum(run.scheduler.counts.draft_tokens for run in runs)
-    right = sum(run.scheduler.counts.accepted_tokens for run in runs)
+    made = sum(run.counts.draft_tokens for run in runs)
+    right = sum(run.counts.accepted_tokens for run in runs)
     assert 50 < right < made - 20 and any(one.num_preemptions for run in runs for one in run.sequences)
 
 
@@ -158,7 +155,7 @@ def test_a_request_that_ends_in_a_call_takes_none_of_its_tokens(call):
 
         def during(number, run=run, before=before, fails=fails):
             if number == call:
-                before.update((one, list(one.tokens)) for one in run.scheduler.running)
+                before.update((one, list(one.tokens)) for one in run.loop.running)
                 if fails:
                     raise RuntimeError("no device")
                 for one in before:
@@ -182,16 +179,15 @@ def test_padded_steps_with_drafts_have_shapes_of_the_warm_up_alone(seed, strateg
     model, met = FakePackedModel(allocator, Sampled, max_model_len=length), set()
     run = model.run
     model.run = lambda batch: met.add(buckets.of(batch)) or run(batch)
-    scheduler = SpeculativeScheduler(
-        model, allocator, proposer=Guesses(model, rng), num_speculative_tokens=most,
-        max_num_batched_tokens=24, max_num_seqs=3, buckets=buckets, clock=model.clock,
-    )  # fmt: skip
+    drafts = Proposals(choose_k, Guesses(model, rng), most)
+    limits = {"max_num_batched_tokens": 24, "max_num_seqs": 3}
+    loop = make_loop("hybrid", model, allocator, drafts=drafts, buckets=buckets, clock=model.clock, **limits)
     for number in range(rng.randint(1, 5)):
         prompt = [97 + rng.randrange(9) for _ in range(rng.randint(1, 20))]
-        scheduler.add(Sequence(prompt, ByteTokenizer(), request_id=number, max_seq_len=length))
-    while scheduler.has_work_remaining():
-        scheduler.step()
-    assert met <= set(buckets.warm_up_list()) and scheduler.counts.accepted_tokens
+        loop.add(Sequence(prompt, ByteTokenizer(), request_id=number, max_seq_len=length))
+    while loop.has_work_remaining():
+        loop.step()
+    assert met <= set(buckets.warm_up_list()) and drafts.counts.accepted_tokens
     assert all(len(batch.sample_rows) <= 6 for batch in model.batches)
 
 
@@ -355,9 +351,9 @@ def test_every_way_to_ask_gives_the_answer_without_drafts(loaded, answers, optio
     """Greedy and seeded, penalties, bias, grammars, log-probabilities, stop strings, n; also with preemption."""
     config = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
     llm = LLM.of(*loaded, **{**SMALL, **options}, speculative_config=config)
-    llm.engine.scheduler.proposals.profile = None  # every draft pays
+    llm.engine.extensions["drafts"].profile = None  # every draft pays
     assert results(llm) == answers
-    counts = llm.engine.scheduler.counts
+    counts = llm.engine.extensions["drafts"].counts
     assert 0 < counts.accepted_tokens < counts.draft_tokens
 
 
@@ -365,9 +361,9 @@ def test_a_draft_model_like_the_model_is_always_right(loaded, answers):
     """It draws with the request's own seeds, and sees its penalties and grammars; its blocks are given back."""
     config = {"model": "tiny-qwen3", "num_speculative_tokens": 3}
     llm = LLM.of(*loaded, draft_network=loaded[1], **SMALL, speculative_config=config)
-    llm.engine.scheduler.proposals.profile = None
+    llm.engine.extensions["drafts"].profile = None
     assert results(llm) == answers
-    counts, proposer = llm.engine.scheduler.counts, llm.engine.speculation.proposer
+    counts, proposer = llm.engine.extensions["drafts"].counts, llm.engine.extensions["drafts"].proposer
     assert counts.accepted_tokens > 0.95 * counts.draft_tokens > 0 and proposer.draft_seconds > 1e-6
     proposer.propose(
         [(llm.engine.request(None, [1], SAMPLINGS[0]).sequences[0], 1)]
@@ -378,8 +374,8 @@ def test_a_draft_model_like_the_model_is_always_right(loaded, answers):
 def test_a_draft_model_without_free_blocks_has_no_drafts(loaded, answers):
     config = {"model": "tiny-qwen3", "num_speculative_tokens": 3}
     llm = LLM.of(*loaded, draft_network=loaded[1], **SMALL, speculative_config=config)
-    llm.engine.scheduler.proposals.profile = None
-    llm.engine.speculation.proposer.allocator.allocate(56)
+    llm.engine.extensions["drafts"].profile = None
+    llm.engine.extensions["drafts"].proposer.allocator.allocate(56)
     assert results(llm) == answers
 
 
@@ -397,12 +393,12 @@ def test_a_grammar_takes_drafts_back():
 
 def test_metrics_have_the_names_of_vllm(loaded):
     llm = LLM.of(*loaded, **SMALL, speculative_config={"method": "ngram", "prompt_lookup_max": 1})
-    llm.engine.scheduler.proposals.profile = None
+    llm.engine.extensions["drafts"].profile = None
     metrics = EngineMetrics("m")
     metrics.watch(llm.engine)
     with llm.engine.heard_by(metrics):
         llm.generate("aaaa", SamplingParams(max_tokens=30, ignore_eos=True), use_tqdm=False)
-    counts, text = llm.engine.scheduler.counts, metrics.text().decode()
+    counts, text = llm.engine.extensions["drafts"].counts, metrics.text().decode()
     for each in fields(counts):
         value = float(getattr(counts, each.name))
         assert f'vllm:spec_decode_num_{each.name}_total{{model_name="m"}} {value}' in text and value
@@ -410,7 +406,7 @@ def test_metrics_have_the_names_of_vllm(loaded):
     latencies = 29 - counts.accepted_tokens  # tokens of one step have none between them
     assert f'vllm:inter_token_latency_seconds_count{{model_name="m"}} {latencies}.0' in text
     llm.reset_prefix_cache()
-    assert llm.engine.scheduler.counts is counts, "counters never go back"
+    assert llm.engine.extensions["drafts"].counts is counts, "counters never go back"
 
 
 @pytest.mark.parametrize(("row", "says"), [(0.1, 0), (0.9, 1)])
@@ -421,7 +417,11 @@ def test_an_engine_that_will_never_draft_says_so_once(loaded, monkeypatch, capsy
     llm.reset_prefix_cache()
     llm.generate("aaaa", SamplingParams(max_tokens=20, ignore_eos=True), use_tqdm=False)
     line = "nothing will be drafted, because no draft pays on this machine: a step of one request takes 1 s"
-    assert capsys.readouterr().err.count(line) == says == (not llm.engine.scheduler.counts.draft_tokens)
+    assert (
+        capsys.readouterr().err.count(line)
+        == says
+        == (not llm.engine.extensions["drafts"].counts.draft_tokens)
+    )
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 96])

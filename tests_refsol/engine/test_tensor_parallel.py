@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.close import assert_close
-from support.lockstep import LockstepError, LockstepGroup, LockstepRunner
+from support.lockstep import LockstepError, LockstepGroup
 from support.packed import PackedServing
 from support.ranks import CHATS, SAMPLINGS, TIGHT, served_by, shards_of
+from tiny_llm_given.serving.proposals import Proposals
 from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import Division, Loading, load_checkpoint, load_network, random_network
+from tiny_llm_kit.engine.loading import Division, Loading, load_checkpoint, random_network
 from tiny_llm_kit.engine.weights.random_weights import shape
 from tiny_llm_kit.engine.weights.rank_parts import RankPart
 from tiny_llm_kit.model.quantization import WeightQuantizer
@@ -25,34 +26,15 @@ from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref import serving
 
 SHIPPED = MODELS / "tiny-qwen3"
-QWEN = small_model(
-    37, num_attention_heads=4, num_key_value_heads=2, head_dim=6, intermediate_size=32, vocab_size=61,
-    max_position_embeddings=400,
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def whole(b, two_layers):
-    """A small model on one port, and its tokenizer."""
-    return load_network(b, two_layers, "week3")
-
-
-def llm_of_ranks(b, folder, size, **options):
-    """An `LLM` whose steps run on all ranks."""
-    group = LockstepGroup(size, b.backend_module)
-    loaded = [load_network(b, folder, "week3", Loading(division=Division(rank))) for rank in group.ranks]
-    llm = LLM.of(b, *loaded[0], **options)
-    others = [llm.engine.shapes.new_runner(network) for network, _ in loaded[1:]]
-    llm.engine.runner = LockstepRunner(group, [llm.engine.runner, *others])
-    llm.engine.reset_prefix_cache()
-    return llm
+SHAPE = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "intermediate_size": 32}
+QWEN = small_model(37, **SHAPE, vocab_size=61, max_position_embeddings=400)
 
 
 @pytest.mark.parametrize(("size", "buckets", "kept"), [(2, "linear", "auto"), (4, None, "int8")])
-def test_an_engine_of_ranks_gives_the_answers_of_one(b, whole, two_layers, size, buckets, kept):
+def test_an_engine_of_ranks_gives_the_answers_of_one(b, whole, two_layers, llm_of_ranks, size, buckets, kept):
     """Chunks of 16 tokens, shared prefixes, preemptions, seeds and log-probabilities."""
     options = TIGHT | {"bucketing_strategy": buckets, "kv_cache_dtype": kept}
-    one, many = LLM.of(b, *whole, **options), llm_of_ranks(b, two_layers, size, **options)
+    one, (many, _) = LLM.of(b, *whole, **options), llm_of_ranks(two_layers, size, {}, **options)
     for tokens in (6, 24):  # the second time with cached prefixes
         params = [replace(each, max_tokens=tokens) for each in SAMPLINGS]
         expected, found = (llm.chat(CHATS, params, use_tqdm=False) for llm in (one, many))
@@ -68,25 +50,22 @@ def test_ranks_check_drafts_together(b, rng):
     """Two ranks run every row of a step with drafts: the answers are those of one process without drafts."""
     texts = [rng.integers(0, 61, size=length).tolist() for length in (9, 5)]
 
-    def answers(server, kind, **options):
-        scheduler = kind(server.runner, server.allocator, **options)
+    def answers(server, **options):
+        loop = serving.make_loop("hybrid", server.runner, server.allocator, **options)
         made = [server.new_sequence(text, number, max_tokens=12) for number, text in enumerate(texts)]
         for one in made:
-            scheduler.add(one)
-        while scheduler.has_work_remaining():
-            scheduler.step()
-        return [one.tokens for one in made], scheduler
+            loop.add(one)
+        while loop.has_work_remaining():
+            loop.step()
+        return [one.tokens for one in made]
 
     one = PackedServing(b, serving, b.Qwen3ModelWeek3(random_checkpoint(b, QWEN)))
-    expected, _ = answers(one, serving.HybridScheduler)
+    expected = answers(one)
     guess = lambda one, k: [*expected[one.request_id][len(one.tokens) :][:2], 0][:k]  # noqa: E731
     proposer = SimpleNamespace(draft_seconds=0.0, propose=lambda wanted: [guess(*each) for each in wanted])
-    drafts = {"proposer": proposer, "num_speculative_tokens": 3}
-    found, scheduler = answers(
-        served_by(b, serving, shards_of(b, serving, 2, QWEN)), serving.SpeculativeScheduler, **drafts
-    )
-    assert found == expected
-    assert 0 < scheduler.counts.accepted_tokens < scheduler.counts.draft_tokens
+    drafts = Proposals(serving.choose_k, proposer, 3)
+    assert answers(served_by(b, serving, shards_of(b, serving, 2, QWEN)), drafts=drafts) == expected
+    assert 0 < drafts.counts.accepted_tokens < drafts.counts.draft_tokens
 
 
 def probabilities(output):
@@ -123,14 +102,11 @@ def test_the_vocabulary_is_covered_once(vocab_size, size):
     assert max(map(len, parts)) == -(-vocab_size // size)
 
 
+NUMBERS = [(4, 2, 32, 3, "1, 2 or 4"), (6, 4, 32, 3, "1 or 2"), (8, 8, 36, 8, "1, 2 or 4")]
+
+
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "hidden", "size", "choices"),
-    [
-        (4, 2, 32, 3, "1, 2 or 4"),
-        (6, 4, 32, 3, "1 or 2"),
-        (8, 8, 36, 8, "1, 2 or 4"),
-        (3, 1, 7, 3, "choose 1$"),
-    ],
+    ("heads", "kv_heads", "hidden", "size", "choices"), [*NUMBERS, (3, 1, 7, 3, "choose 1$")]
 )
 def test_a_model_that_cannot_be_divided_names_the_numbers_that_can(heads, kv_heads, hidden, size, choices):
     config = SimpleNamespace(
@@ -151,10 +127,8 @@ def test_each_rank_reads_only_its_part_of_the_files(b, s, size):
         total += array.nbytes
         norms += array.nbytes if array.ndim == 1 else 0
         kv += array.nbytes if "k_proj" in name or "v_proj" in name else 0
-    read = [
-        load_checkpoint(SHIPPED, b.name, "cpu", "bfloat16", part=RankPart(s, rank, size)).bytes_read
-        for rank in range(size)
-    ]
+    parts = [RankPart(s, rank, size) for rank in range(size)]
+    read = [load_checkpoint(SHIPPED, b.name, "cpu", "bfloat16", part=part).bytes_read for part in parts]
     assert sum(read) == total + (size - 1) * norms + (size // 2 - 1) * kv
     assert max(read) <= total / size + norms + kv
 
@@ -179,10 +153,9 @@ def test_quantised_parts_are_parts_of_the_quantised_matrix(b, s, rng, bits):
         O, I = whole[name].shape
         expected = b.numpy(b.quantized_linear(b.array(x[:, :I]), whole[name]))
         halves = [x[:, : I // 2], x[:, I // 2 : I]] if is_row_parallel else [x[:, :I]] * 2
-        found = [
-            b.numpy(b.quantized_linear(b.array(np.ascontiguousarray(half)), part[name]))
-            for half, part in zip(halves, parts, strict=True)
-        ]
+        halves = [b.array(np.ascontiguousarray(half)) for half in halves]
+        pairs = zip(halves, parts, strict=True)
+        found = [b.numpy(b.quantized_linear(half, part[name])) for half, part in pairs]
         joined = sum(found) if is_row_parallel else np.concatenate(found, -1)
         assert joined.shape == (3, O)
         assert_close(joined, expected, atol=0.03, idea=name)

@@ -65,8 +65,7 @@ OF_SAMPLING_PARAMS = """
     allowed_token_ids bad_words detokenize extra_args flat_logprobs frequency_penalty ignore_eos
     include_stop_str_in_output logit_bias logprob_token_ids logprobs max_tokens min_p min_tokens n
     output_kind output_text_buffer_length presence_penalty prompt_logprob_start prompt_logprob_token_ids
-    prompt_logprobs
-    repetition_detection repetition_penalty routed_experts_prompt_start seed skip_clone
+    prompt_logprobs repetition_detection repetition_penalty routed_experts_prompt_start seed skip_clone
     skip_reading_prefix_cache skip_special_tokens spaces_between_special_tokens stop stop_token_ids stream_interval
     structured_outputs temperature thinking_token_budget top_k top_p trace_decode_token_ids
 """
@@ -77,23 +76,18 @@ OF_CALLS = """
 """
 
 
+PARAMETERS = {
+    "LLM": (OF_LLM, tiny_llm_ref.LLM.__init__, ARGUMENTS, tiny_llm_ref.LLM),
+    "SamplingParams": (OF_SAMPLING_PARAMS, SamplingParams, OF_SAMPLING, SamplingParams),
+    "calls": (OF_CALLS, tiny_llm_ref.LLM.chat, CALL_ARGUMENTS, lambda **given: check_call(given)),
+}
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("names", "own", "known", "make_it"),
-    [
-        (OF_LLM, tiny_llm_ref.LLM.__init__, ARGUMENTS, tiny_llm_ref.LLM),
-        (OF_SAMPLING_PARAMS, SamplingParams, OF_SAMPLING, SamplingParams),
-        (OF_CALLS, tiny_llm_ref.LLM.chat, CALL_ARGUMENTS, lambda **given: check_call(given)),
-    ],
-    ids=["LLM", "SamplingParams", "calls"],
-)
+@pytest.mark.parametrize(("names", "own", "known", "make_it"), PARAMETERS.values(), ids=PARAMETERS)
 def test_every_parameter_of_vllms_is_known_or_refused_with_its_reason(names, own, known, make_it):
-    ours = {
-        *inspect.signature(own).parameters,
-        *(each.name for each in fields(EngineOptions)),
-        "tokenizer",
-        *RENAMED,
-    }
+    options = (each.name for each in fields(EngineOptions))
+    ours = {*inspect.signature(own).parameters, *options, "tokenizer", *RENAMED}
     assert not set(names.split()) - ours - known.keys()
     assert not known.keys() & (ours - {"tokenizer"}), "neither ours and refused"
     for name, (values, reason) in known.items():
@@ -120,36 +114,37 @@ def test_arguments_of_vllm_that_change_nothing_are_named_once():
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"data_parallel_size": 2}, "data_parallel_size is 2: an engine is one copy of the model; .* give 1"),
-        ({"data_parallel_size": True}, "data_parallel_size is True: an engine is one copy of the model"),
-        ({"kv_cache_dtype": "fp8_e5m2"}, "kv_cache_dtype is 'fp8_e5m2': give one of auto, int8, fp8_e4m3"),
-        ({"tokenizer": "other"}, "tokenizer is 'other': the tokenizer is the model's own"),
-        ({"logits_processors": ["x"]}, "logits_processors is .*: logits are not changed by callers; leave it out"),
-        ({"enable_lora": True}, "enable_lora is True: there are no adapters"),
-        ({"long_prefill_token_threshold": -1}, "long_prefill_token_threshold is -1: give tokens of a chunk, or 0"),
-    ],
-)  # fmt: skip
+REFUSED = [
+    ({"data_parallel_size": 2}, "data_parallel_size is 2: an engine is one copy of the model; .* give 1"),
+    ({"data_parallel_size": True}, "data_parallel_size is True: an engine is one copy of the model"),
+    ({"kv_cache_dtype": "fp8_e5m2"}, "kv_cache_dtype is 'fp8_e5m2': give one of auto, int8, fp8_e4m3"),
+    ({"tokenizer": "other"}, "tokenizer is 'other': the tokenizer is the model's own"),
+    (
+        {"logits_processors": ["x"]},
+        "logits_processors is .*: logits are not changed by callers; leave it out",
+    ),
+    ({"enable_lora": True}, "enable_lora is True: there are no adapters"),
+    (
+        {"long_prefill_token_threshold": -1},
+        "long_prefill_token_threshold is -1: give tokens of a chunk, or 0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), REFUSED)
 def test_other_arguments_of_vllm_are_refused_by_name(options, says):
     with pytest.raises(ValueError, match=says):
         tiny_llm_ref.LLM("tiny-qwen3", **options)
 
 
 def test_types_by_vllms_names():
-    assert [*map(plain_dtype, ("half", "float", "bfloat16", "torch.float16"))] == [
-        "float16", "float32", "bfloat16", "float16",
-    ]  # fmt: skip
+    names = {"half": "float16", "float": "float32", "bfloat16": "bfloat16", "torch.float16": "float16"}
+    assert {name: plain_dtype(name) for name in names} == names
 
 
+NO_NUMBER = {"num_speculative_tokens": True}
 WRONG_OPTIONS = {
-    "block_size": [
-        (True, "a whole number"),
-        (2.0, "a whole number"),
-        ("8", "a whole number"),
-        (0, "at least 1"),
-    ],
+    "block_size": [*((value, "a whole number") for value in (True, 2.0, "8")), (0, "at least 1")],
     "gpu_memory_utilization": [
         ("0.5", "a number"),
         (True, "a number"),
@@ -160,10 +155,7 @@ WRONG_OPTIONS = {
     "seed": [(False, "a whole number"), (-1, "a whole number from 0 to")],
     "max_model_len": [(np.float32(8), "a whole number"), (np.bool_(True), "a whole number")],
     "policy": [(3, "a text")],
-    "speculative_config": [
-        (True, "an object, or None"),
-        ({"num_speculative_tokens": True}, "a whole number"),
-    ],
+    "speculative_config": [(True, "an object, or None"), (NO_NUMBER, "a whole number")],
 }
 
 
@@ -175,11 +167,8 @@ def test_a_type_is_reported_as_a_type_and_a_range_as_a_range(name):
 
 
 def test_options_may_be_numbers_of_other_libraries():
-    foreign = {
-        "block_size": np.int64(8),
-        "gpu_memory_utilization": np.float32(0.5),
-        "enforce_eager": np.bool_(True),
-    }
+    foreign = {"block_size": np.int64(8), "enforce_eager": np.bool_(True)}
+    foreign["gpu_memory_utilization"] = np.float32(0.5)
     options = EngineOptions(**foreign, speculative_config={"num_speculative_tokens": np.int32(3)})
     assert options.speculation.num_speculative_tokens == 3
     for name in foreign:

@@ -31,10 +31,8 @@ class Step:
 
     def expected(self, window: int | None = None) -> np.ndarray:
         """(T, H, D) in float64: each request over its own text."""
-        parts = [
-            alone(self.query[first:last], text, window)
-            for (first, last), text in zip(self.batch.spans, self.texts, strict=True)
-        ]
+        requests = zip(self.batch.spans, self.texts, strict=True)
+        parts = [alone(self.query[first:last], text, window) for (first, last), text in requests]
         return np.concatenate([out for out, _ in parts])
 
     def largest_score(self) -> float:
@@ -91,10 +89,8 @@ def attend(step: Step, window: int | None = None, bucket=None, dtype: str = "bfl
     inputs = inputs.map(b.array)
     mask = kernels.mask(inputs, PAGE, window)
     T = len(inputs.token_ids)
-    padded = [
-        np.concatenate([part, np.zeros((T - len(part), *part.shape[1:]))])
-        for part in (step.query, *step.fresh)
-    ]
+    rows = [(part, np.zeros((T - len(part), *part.shape[1:]))) for part in (step.query, *step.fresh)]
+    padded = [np.concatenate(both) for both in rows]
     arrays = (b.array(part, dtype) for part in (*padded, *step.pages))
     return b.numpy(kernels.attend(*arrays, mask))[: len(step.query)]
 

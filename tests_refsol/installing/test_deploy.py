@@ -41,10 +41,8 @@ def test_every_metric_of_the_board_and_the_alerts_is_one_of_the_server(file):
 
 
 def test_the_board_has_its_own_data_source_and_all_of_its_panels_ask():
-    board, [source] = (
-        json.loads(text_of("grafana/board.json")),
-        yaml.safe_load(text_of("grafana/datasource.yaml"))["datasources"],
-    )
+    board = json.loads(text_of("grafana/board.json"))
+    [source] = yaml.safe_load(text_of("grafana/datasource.yaml"))["datasources"]
     targets = [target for panel in board["panels"] for target in panel["targets"]]
     assert len(board["panels"]) == 12 and all(target["expr"] for target in targets)
     assert {target["datasource"]["uid"] for target in targets} == {source["uid"]}

@@ -126,13 +126,18 @@ def pip_fails(errors: str):
     return lambda: subprocess.CompletedProcess([], 1, stderr=errors)
 
 
+NOTHING, FULL = "ERROR: No matching distribution found\n", OSError(28, "No space left on device")
 FAILURES = {
-    "behind a proxy that does not answer": (pip_fails(RETRIES), 1, "(ProxyError('Cannot connect to proxy.', "),
-    "offline": (pip_fails("ERROR: No matching distribution found\n"), 1, "(No matching distribution found): with a"),
+    "behind a proxy that does not answer": (
+        pip_fails(RETRIES),
+        1,
+        "(ProxyError('Cannot connect to proxy.', ",
+    ),
+    "offline": (pip_fails(NOTHING), 1, "(No matching distribution found): with a"),
     "pip says nothing": (pip_fails(""), 1, "(it says nothing): with a network"),
     "Ctrl-C": (raises(KeyboardInterrupt()), 130, "interrupted, and nothing is kept"),
-    "a disk that is full in the middle": (raises(OSError(28, "No space left on device")), 1, "and make room"),
-}  # fmt: skip
+    "a disk that is full in the middle": (raises(FULL), 1, "and make room"),
+}
 
 
 @pytest.mark.parametrize(("happens", "code", "words"), FAILURES.values(), ids=FAILURES.keys())

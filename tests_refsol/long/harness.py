@@ -1,8 +1,9 @@
 """What the soaks share: random requests, the model alone that answers them again, and checks of memory."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import accumulate
 from typing import Any, Generic, NoReturn, TypeVar
 
 import numpy as np
@@ -86,6 +87,12 @@ class Harness(Generic[C]):
         [alone] = self.alone.generate([prompt], params, use_tqdm=False)
         return alone.outputs[0]
 
+    def first_difference(self, tokens: Sequence[int], text: str) -> int:
+        """The first of the tokens whose text is not in this one."""
+        add = self.alone.engine.tokenizer.detokenizer().add
+        texts = accumulate(map(add, tokens))
+        return next((place for place, each in enumerate(texts) if not text.startswith(each)), len(tokens))
+
     def differs(self, who: str, place: int, expected: CompletionOutput, what: str) -> None:
         """Count an answer that differs from this token on; raise SoakError unless there is a near tie."""
         if place >= len(expected.token_ids) or (difference := margin(expected, place)) >= TIE:
@@ -96,9 +103,8 @@ class Harness(Generic[C]):
         """Check that every block is free and no request is open, at the latest after `patience` seconds."""
         allocator = engine.allocator
         if not wait_until(lambda: allocator.num_free == allocator.num_blocks, patience):
-            self.fail(
-                "the last request", f"{allocator.num_blocks - allocator.num_free} blocks were not freed"
-            )
+            held = allocator.num_blocks - allocator.num_free
+            self.fail("the last request", f"{held} blocks were not freed")
         if not wait_until(lambda: not num_open(), patience):
             self.fail("the last request", f"still open: {counted(num_open(), 'request')}")
 

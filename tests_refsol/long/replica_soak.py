@@ -123,13 +123,8 @@ class ReplicaSoak(Harness[ReplicaCounts]):
             self.fail("the machine", "replicas run on it already: stop them first")
         address, begin = free_port(), time.monotonic()
         port = self.port
-        command = [
-            sys.executable,
-            "-m",
-            "tiny_llm_kit.commands.serve",
-            f"--replicas={self.replicas}",
-            *OPTIONS,
-        ]
+        serve = "tiny_llm_kit.commands.serve"
+        command = [sys.executable, "-m", serve, f"--replicas={self.replicas}", *OPTIONS]
         command += [f"--port={address}", f"--backend={port.name}", "--dtype=float32"]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         try:
@@ -195,7 +190,7 @@ class ReplicaSoak(Harness[ReplicaCounts]):
         is_whole = not asked.problem and not asked.error
         is_right = expected.text == asked.text if is_whole else expected.text.startswith(asked.text)
         if not is_right:
-            place = first_difference(self.alone.engine.tokenizer, expected.token_ids, asked.text)
+            place = self.first_difference(expected.token_ids, asked.text)
             self.differs(who, place, expected, f"{asked.text!r} is not {expected.text!r}")
 
 
@@ -258,13 +253,3 @@ def running_replicas() -> Iterator[Callable[[int], int]]:
 def free_port() -> int:
     with socket.create_server((HOST, 0)) as listener:
         return listener.getsockname()[1]
-
-
-def first_difference(tokenizer: Any, tokens: list[int], text: str) -> int:
-    """The first token whose text is not in this one."""
-    add, so_far = tokenizer.detokenizer().add, ""
-    for place, token in enumerate(tokens):
-        so_far += add(token)
-        if not text.startswith(so_far):
-            return place
-    return len(tokens)

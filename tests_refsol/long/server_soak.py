@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 from openai import APIError, AsyncOpenAI, OpenAIError, RateLimitError
@@ -164,7 +163,7 @@ class ServerSoak(Harness[ServerCounts]):
         if seen.reason not in (None, FAILED):
             is_right = (seen.text, seen.reason) == (expected.text, expected.finish_reason)
         if not is_right:
-            place = self._first_difference(expected.token_ids, seen.text)
+            place = self.first_difference(expected.token_ids, seen.text)
             alone = f"the request alone with {expected.finish_reason} after {expected.text!r}"
             self.differs(who, place, expected, f"ended with {seen.reason} after {seen.text!r}; {alone}")
 
@@ -179,12 +178,6 @@ class ServerSoak(Harness[ServerCounts]):
             self.counts.left += 1
         else:
             self.counts.completed += 1
-
-    def _first_difference(self, tokens: list[int], text: str) -> int:
-        """The first token whose text is not in this one."""
-        add = self.alone.engine.tokenizer.detokenizer().add
-        texts = accumulate(map(add, tokens))
-        return next((place for place, each in enumerate(texts) if not text.startswith(each)), len(tokens))
 
 
 class MadeFailure(RuntimeError):

@@ -8,20 +8,10 @@ import pytest
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-CONFIG = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 48,
-    "vocab_size": 320,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": True,
-}
+CONFIG = {"architectures": ["Qwen3ForCausalLM"], "hidden_size": 32, "num_hidden_layers": 2, "head_dim": 8}
+CONFIG |= {"num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": 320}
+CONFIG |= {"max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 10000.0}
+CONFIG |= {"tie_word_embeddings": True}
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -35,15 +25,11 @@ def bpe() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=296,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(
-        ["a queue of requests waits, 北京 😀 café; the next step serves it\n"] * 9, trainer
-    )
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    options = {"vocab_size": 296, "special_tokens": special, "show_progress": False}
+    trainer = trainers.BpeTrainer(**options, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    texts = ["a queue of requests waits, 北京 😀 café; the next step serves it\n"] * 9
+    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_tokens([AddedToken("<think>", special=False), AddedToken("été à", special=False)])
     return tokenizer
 

@@ -48,25 +48,25 @@ class Case:
 
 LINEAR = {"rope_type": "linear", "rope_theta": 900.0, "factor": 3.0}
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 700.0, "factor": 2.0}
-LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 5000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 40,
-}  # fmt: skip
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 5000.0, "factor": 8.0, "original_max_position_embeddings": 40}
+LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 24}
 YARN_ALL = YARN | {"beta_fast": 6.0, "beta_slow": 2.0, "truncate": False}
 YARN_ALL |= {"mscale": 1.3, "mscale_all_dim": 0.4}
 SLIDING = "sliding_attention"
 SLIDES = {"use_sliding_window": True}
 EXPERTS = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 20}
+SOME_SLIDE = SLIDES | {"sliding_window": 8, "layer_types": [SLIDING, "full_attention", SLIDING]}
+THREE_OF_4 = {"num_local_experts": 4, "num_experts_per_tok": 3, "sliding_window": 7}
+ONE_OF_3 = {"num_local_experts": 3, "num_experts_per_tok": 1}
+NORMED = EXPERTS | {"norm_topk_prob": True, "mlp_only_layers": [1]}
+BIASED = EXPERTS | SLIDES | {"sliding_window": 5, "attention_bias": True}
 # E is 36 in all: H · D is seldom E. Windows of 1 to 16 tokens are shorter than the prompt.
 CASES = {
     "qwen3-gqa-tied": Case("Qwen3", (6, 2, 10), tied=True),
     "qwen3-mha-bias": Case("Qwen3", (3, 3, 8), YARN, fields={"attention_bias": True}),
     "qwen3-window": Case("Qwen3", (4, 1, 6), fields=SLIDES | {"sliding_window": 5, "max_window_layers": 1}),
-    "qwen3-types": Case(
-        "Qwen3", (4, 2, 6), LLAMA3, tied=True,
-        fields=SLIDES | {"sliding_window": 8, "layer_types": [SLIDING, "full_attention", SLIDING]},
-    ),
+    "qwen3-types": Case("Qwen3", (4, 2, 6), LLAMA3, tied=True, fields=SOME_SLIDE),
     "qwen2-gqa-tied": Case("Qwen2", (6, 2, 6), tied=True, silent=True),
     "qwen2-mha": Case("Qwen2", (3, 3, 12), LINEAR, silent=True),
     "qwen2-window": Case(
@@ -83,33 +83,24 @@ CASES = {
     "mistral-mqa-tied": Case("Mistral", (4, 1, 14), LINEAR, tied=True, fields={"sliding_window": 16}),
     "mistral-no-window": Case("Mistral", (6, 6, 8), YARN, fields={"sliding_window": None}),
     "mixtral-gqa": Case("Mixtral", (6, 2, 10), fields={"num_local_experts": 5}),
-    "mixtral-window-tied": Case(
-        "Mixtral", (6, 6, 6), LINEAR, tied=True, silent=True,
-        fields={"num_local_experts": 4, "num_experts_per_tok": 3, "sliding_window": 7},
-    ),
-    "mixtral-yarn": Case("Mixtral", (4, 1, 14), YARN, fields={"num_local_experts": 3, "num_experts_per_tok": 1}),
-    "qwen3-moe-gqa-tied": Case(
-        "Qwen3Moe", (6, 2, 10), tied=True, fields=EXPERTS | {"norm_topk_prob": True, "mlp_only_layers": [1]}
-    ),
-    "qwen3-moe-mha-window": Case(
-        "Qwen3Moe", (3, 3, 8), LLAMA3,
-        fields=EXPERTS | SLIDES | {"sliding_window": 5, "attention_bias": True},
-    ),
+    "mixtral-window-tied": Case("Mixtral", (6, 6, 6), LINEAR, tied=True, silent=True, fields=THREE_OF_4),
+    "mixtral-yarn": Case("Mixtral", (4, 1, 14), YARN, fields=ONE_OF_3),
+    "qwen3-moe-gqa-tied": Case("Qwen3Moe", (6, 2, 10), tied=True, fields=NORMED),
+    "qwen3-moe-mha-window": Case("Qwen3Moe", (3, 3, 8), LLAMA3, fields=BIASED),
     "qwen3-moe-step": Case("Qwen3Moe", (4, 1, 6), DYNAMIC, fields=EXPERTS | {"decoder_sparse_step": 2}),
     "mistral-itself": Case("Mistral", (4, 2, 10), DYNAMIC, fields={"sliding_window": 1}),
-}  # fmt: skip
+}
+SIZES = {"vocab_size": 61, "hidden_size": 36, "intermediate_size": 52, "num_hidden_layers": 3}
+SIZES |= {"rms_norm_eps": 3e-3, "attn_implementation": "eager", "bos_token_id": 0, "eos_token_id": 1}
 
 
 def oracle(case: Case, longest: int = LONGEST) -> transformers.PreTrainedModel:
     """transformers' model of a case, in float32; its weights keep logits and attention scores near 1."""
     H, Hkv, D = case.heads
-    fields = {} if case.silent else {"head_dim": D}
-    config = getattr(transformers, f"{case.family}Config")(
-        vocab_size=61, hidden_size=36, intermediate_size=52, num_hidden_layers=3, num_attention_heads=H,
-        num_key_value_heads=Hkv, max_position_embeddings=longest, rms_norm_eps=3e-3, rope_parameters=dict(case.rope),
-        tie_word_embeddings=case.tied, attn_implementation="eager",
-        bos_token_id=0, eos_token_id=1, **fields, **case.fields,
-    )  # fmt: skip
+    heads = {"num_attention_heads": H, "num_key_value_heads": Hkv} | ({} if case.silent else {"head_dim": D})
+    options = {"max_position_embeddings": longest, "rope_parameters": dict(case.rope)}
+    options |= {"tie_word_embeddings": case.tied}
+    config = getattr(transformers, f"{case.family}Config")(**SIZES, **heads, **options, **case.fields)
     model = getattr(transformers, f"{case.family}ForCausalLM")(config).eval()
     torch.manual_seed(11)
     with torch.no_grad():
@@ -177,9 +168,9 @@ def in_a_batch(b: Port, s: Any, model: Any) -> list[tuple[list[int], list[np.nda
             found.setdefault(event.request.prompt_idx, []).append(rows.pop(0))
 
     limit = s.SamplingParams(max_tokens=ANSWER)
+    texts = [prompt(length, seed=length) for length in PROMPTS]
     requests = [
-        s.Request(runner, NoText(), prompt(length, seed=length), prompt_idx=index, sampling=limit)
-        for index, length in enumerate(PROMPTS)
+        s.Request(runner, NoText(), text, prompt_idx=i, sampling=limit) for i, text in enumerate(texts)
     ]
     s.batch_generate(runner, NoText(), requests, max_seq_len=64, batch_size=SLOTS, on_event=listen)
     return [(r.prompt_tokens + r.tokens, found[r.prompt_idx]) for r in requests]
@@ -194,18 +185,15 @@ def in_hybrid_batches(b: Port, s: Any, model: Any) -> list[tuple[list[int], list
         if event.kind == "token":
             found.setdefault(event.request.request_id, []).append(rows.pop(0))
 
-    scheduler = s.HybridScheduler(
-        runner, s.BlockAllocator(14, 4), max_num_batched_tokens=9, max_num_seqs=SLOTS, on_event=listen
-    )
-    limit = s.SamplingParams(max_tokens=ANSWER)
-    made = [
-        s.Sequence(prompt(n, seed=n), NoText(), request_id=index, sampling=limit, max_seq_len=64)
-        for index, n in enumerate(PROMPTS)
-    ]
+    options = {"max_num_batched_tokens": 9, "max_num_seqs": SLOTS, "on_event": listen}
+    loop = s.make_loop("hybrid", runner, s.BlockAllocator(14, 4), **options)
+    texts = [prompt(length, seed=length) for length in PROMPTS]
+    limits = {"sampling": s.SamplingParams(max_tokens=ANSWER), "max_seq_len": 64}
+    made = [s.Sequence(text, NoText(), request_id=i, **limits) for i, text in enumerate(texts)]
     for one in made:
-        scheduler.add(one)
-    while scheduler.has_work_remaining():
-        scheduler.step()
+        loop.add(one)
+    while loop.has_work_remaining():
+        loop.step()
     return [(one.known_tokens, found[one.request_id]) for one in made]
 
 
@@ -240,9 +228,8 @@ def main() -> None:
                 checkpoint = load_checkpoint(folder, port, "cpu", "float32")
                 found = difference(b, s, b.Qwen3ModelWeek2(checkpoint, make_mlp=b.mlp_of), theirs)
                 size = found.pop("size")
-                print(
-                    f"{name:20} {port:6} " + " ".join(f"{x:8.1e}" for x in found.values()) + f" {size:14.2f}"
-                )
+                columns = " ".join(f"{x:8.1e}" for x in found.values())
+                print(f"{name:20} {port:6} {columns} {size:14.2f}")
                 key = case.family, port
                 largest[key] = max(largest.get(key, 0.0), *found.values())
     print()

@@ -77,10 +77,8 @@ def header_of(data: Mapping[str, Any], config: Any, name: str) -> dict[str, Any]
 
 
 def add_field(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    kinds = {
-        str: writer.add_string, int: writer.add_uint32, float: writer.add_float32, bool: writer.add_bool,
-        list: writer.add_array,
-    }  # fmt: skip
+    kinds = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
+    kinds |= {bool: writer.add_bool, list: writer.add_array}
     if value is not None:
         kinds[type(value)](key, value)
 

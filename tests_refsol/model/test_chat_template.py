@@ -46,9 +46,8 @@ TEMPLATES = {
 }
 
 
-PLACES = [
-    "tokenizer_config.json", "named", "chat_template.jinja", "additional_chat_templates", "chat_template.json",
-]  # fmt: skip
+PLACES = ["tokenizer_config.json", "named", "chat_template.jinja", "chat_template.json"]
+PLACES += ["additional_chat_templates"]
 
 
 def put(folder, edit, place: str, template: str) -> None:
@@ -94,15 +93,9 @@ def test_the_environment_is_that_of_transformers():
         assert getattr(ours, kind).keys() == getattr(theirs, kind).keys(), kind
     tags = [set().union(*(each.tags for each in env.extensions.values())) for env in (ours, theirs)]
     assert tags[0] == tags[1]
-    settings = (
-        "trim_blocks",
-        "lstrip_blocks",
-        "keep_trailing_newline",
-        "autoescape",
-        "undefined",
-        "newline_sequence",
-    )
-    assert [getattr(ours, name) for name in settings] == [getattr(theirs, name) for name in settings]
+    blocks = ("trim_blocks", "lstrip_blocks", "keep_trailing_newline", "newline_sequence")
+    for name in (*blocks, "autoescape", "undefined"):
+        assert getattr(ours, name) == getattr(theirs, name), name
     arguments = [signature(env.filters["tojson"]).parameters.values() for env in (ours, theirs)]
     assert [(each.name, each.default) for each in arguments[0]] == [
         (each.name, each.default) for each in arguments[1]

@@ -15,10 +15,8 @@ from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.output_head import HEAD_LINE
 
 BACKENDS = installed_backends()
-SHAPE = {
-    "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 512,
-}  # fmt: skip
+SHAPE = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}
+SHAPE |= {"num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512}
 
 
 def numpy_weights(checkpoint: Checkpoint, backend: str) -> dict[str, np.ndarray]:

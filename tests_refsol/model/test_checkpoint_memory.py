@@ -18,14 +18,9 @@ def write_zeros(file: Path, dtype: str, megabytes: int) -> None:
     """A safetensors file of zeros, with a hole for the data: it takes no space on the disk."""
     each = megabytes * MEGABYTE // TENSORS
     shape = [each // 1024 // {"F32": 4, "BF16": 2}[dtype], 1024]
-    entries = {
-        f"model.layers.{i}.mlp.up_proj.weight": {
-            "dtype": dtype,
-            "shape": shape,
-            "data_offsets": [i * each, (i + 1) * each],
-        }
-        for i in range(TENSORS)
-    }
+    names = [f"model.layers.{i}.mlp.up_proj.weight" for i in range(TENSORS)]
+    entry, places = {"dtype": dtype, "shape": shape}, [[i * each, (i + 1) * each] for i in range(TENSORS)]
+    entries = {name: {**entry, "data_offsets": place} for name, place in zip(names, places, strict=True)}
     header = json.dumps(entries).encode()
     with file.open("wb") as stream:
         stream.write(struct.pack("<Q", len(header)) + header)

@@ -76,34 +76,25 @@ def test_a_prompt_and_its_pieces_equal_transformers(b, saved, name):
 
 
 # Every family, window and kind of heads. Shapes that differ from these in RoPE alone have the same batches.
-BATCHED = [
-    "qwen3-gqa-tied", "qwen3-window", "qwen3-types", "qwen2-mha", "qwen2-window", "llama2-mha", "llama-biases",
-    "llama-yarn", "mistral-window", "mistral-mqa-tied", "mistral-itself", "mixtral-window-tied",
-    "qwen3-moe-mha-window", "qwen3-moe-step",
-]  # fmt: skip
+BATCHED = ["qwen3-gqa-tied", "qwen3-window", "qwen3-types", "qwen3-moe-mha-window", "qwen3-moe-step"]
+BATCHED += ["qwen2-mha", "qwen2-window", "llama2-mha", "llama-biases", "llama-yarn"]
+BATCHED += ["mistral-window", "mistral-mqa-tied", "mistral-itself", "mixtral-window-tied"]
 
 
 @pytest.mark.parametrize("name", BATCHED)
-def test_a_batch_of_mixed_lengths_equals_transformers(b, s, saved, name):
-    """More prompts than slots, so that rows of different lengths share steps and slots are used again."""
+@pytest.mark.parametrize("way", ["in_a_batch", "in_hybrid_batches"])
+def test_batches_of_mixed_lengths_equal_transformers(b, s, saved, name, way):
+    """More prompts than slots, so that rows of different lengths share steps and slots are used again; and Week 3's
+    chunks with and without a past beside decodes, in pages, through every kind of head, RoPE and window.
+    """
     theirs, folder = saved(name)
-    answers = family["in_a_batch"](b, s, ours(b, folder))
+    kind = b.Qwen3ModelWeek2 if way == "in_a_batch" else b.Qwen3ModelWeek3
+    model = kind(load_checkpoint(folder, b.name, b.device, "float32"), make_mlp=b.mlp_of)
+    answers = family[way](b, s, model)
     assert [len(text) for text, _ in answers] == [n + family["ANSWER"] for n in family["PROMPTS"]]
     for text, found in answers:
         expected = family["logits"](theirs, text)[len(text) - len(found) - 1 : -1]
-        assert_close(found, expected, atol=TOLERANCE, rtol=0, idea=f"{name}: a row of a batch differs")
-
-
-@pytest.mark.parametrize("name", BATCHED)
-def test_hybrid_batches_of_mixed_lengths_equal_transformers(b, s, saved, name):
-    """Chunks with and without a past beside decodes, in pages, through every kind of head, RoPE and window."""
-    theirs, folder = saved(name)
-    model = b.Qwen3ModelWeek3(load_checkpoint(folder, b.name, b.device, "float32"), make_mlp=b.mlp_of)
-    answers = family["in_hybrid_batches"](b, s, model)
-    assert [len(text) for text, _ in answers] == [n + family["ANSWER"] for n in family["PROMPTS"]]
-    for text, found in answers:
-        expected = family["logits"](theirs, text)[len(text) - len(found) - 1 : -1]
-        assert_close(found, expected, atol=TOLERANCE, rtol=0, idea=f"{name}: a row of a hybrid batch differs")
+        assert_close(found, expected, atol=TOLERANCE, rtol=0, idea=f"{name}: a row {way} differs")
 
 
 def test_a_window_far_behind_the_first_steps_of_the_cache(b, tmp_path):
@@ -188,23 +179,20 @@ def test_the_comparison_sees_a_wrong_configuration(b, saved, name, change):
         assert difference > WRONG, f"{way}: a wrong version differs by {difference:.1e} only"
 
 
-@pytest.mark.parametrize(
-    ("name", "ending"),
-    [
-        *[("qwen2-gqa-tied", f"self_attn.{part}_proj.bias") for part in "qkv"],
-        *[("qwen3-mha-bias", f"self_attn.{part}_proj.bias") for part in "qkvo"],
-        *[("llama-biases", f"self_attn.{part}_proj.bias") for part in "qkvo"],
-        *[("llama-biases", f"mlp.{part}_proj.bias") for part in ("gate", "up", "down")],
-        *[("qwen3-gqa-tied", f"self_attn.{part}_norm.weight") for part in "qk"],
-    ],
-)
+ATTENTION, MLP = "self_attn.{}_proj.bias", "mlp.{}_proj.bias"
+IGNORED = [("qwen2-gqa-tied", ATTENTION.format(part)) for part in "qkv"]
+IGNORED += [(name, ATTENTION.format(part)) for name in ("qwen3-mha-bias", "llama-biases") for part in "qkvo"]
+IGNORED += [("llama-biases", MLP.format(part)) for part in ("gate", "up", "down")]
+IGNORED += [("qwen3-gqa-tied", f"self_attn.{part}_norm.weight") for part in "qk"]
+
+
+@pytest.mark.parametrize(("name", "ending"), IGNORED)
 def test_the_comparison_sees_an_ignored_weight(b, saved, name, ending):
     """One that is forgotten is one that does nothing: a bias of zeros, a norm of ones."""
     theirs, folder = saved(name)
     right = load_checkpoint(folder, b.name, b.device, "float32")
-    nothing = {
-        key: array * 0 + ("norm" in ending) for key, array in right.weights.items() if key.endswith(ending)
-    }
+    ignored = [key for key in right.weights if key.endswith(ending)]
+    nothing = {key: right.weights[key] * 0 + ("norm" in ending) for key in ignored}
     assert len(nothing) == 3
     wrong = b.Qwen3ModelWeek2(Checkpoint(right.config, {**right.weights, **nothing}), make_mlp=b.mlp_of)
     difference = np.abs(family["prefilled"](b, wrong, IDS) - family["logits"](theirs, IDS)).max()
@@ -219,22 +207,24 @@ def test_a_missing_bias_is_named(b, saved):
         b.Qwen3ModelWeek2(Checkpoint(right.config, weights), make_mlp=b.mlp_of)
 
 
+LENGTH = "original_max_position_embeddings"
+BANDS = {"low_freq_factor": 1.0, "high_freq_factor": 4}
 ROPES = {
     "linear": [{"factor": 2.0}, {"factor": 3}],
     "llama3": [
-        {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
-        {"factor": 32.0, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 512},
+        BANDS | {"factor": 8.0, LENGTH: 8192},
+        BANDS | {"factor": 32.0, LENGTH: 512},
         {"factor": 2, "low_freq_factor": 2.5, "high_freq_factor": 3.5},
     ],
     "yarn": [
-        {"factor": 4.0, "original_max_position_embeddings": 32768},
+        {"factor": 4.0, LENGTH: 32768},
         {"factor": 16.0},
         {"factor": 1.0, "beta_fast": 8, "beta_slow": 0.5},
-        {"factor": 4.0, "attention_factor": 0.7, "truncate": False, "original_max_position_embeddings": 300},
-        {"factor": 40, "mscale": 1.0, "mscale_all_dim": 0.707, "original_max_position_embeddings": 4096},
-        {"factor": 8.0, "mscale": 2.0, "beta_fast": 1.5, "beta_slow": 1.4, "original_max_position_embeddings": 99},
+        {"factor": 4.0, "attention_factor": 0.7, "truncate": False, LENGTH: 300},
+        {"factor": 40, "mscale": 1.0, "mscale_all_dim": 0.707, LENGTH: 4096},
+        {"factor": 8.0, "mscale": 2.0, "beta_fast": 1.5, "beta_slow": 1.4, LENGTH: 99},
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("head_dim", "theta"), [(6, 500.0), (64, 10000), (128, 1e6)])
@@ -242,9 +232,8 @@ ROPES = {
 def test_frequencies_are_transformers(tmp_path, kind, fields, theta, head_dim):
     """Over each kind's fields, given and left out, for heads and bases of real models and of none."""
     rope = {"rope_type": kind, "rope_theta": theta} | fields
-    theirs = transformers.LlamaConfig(
-        hidden_size=head_dim * 2, num_attention_heads=2, max_position_embeddings=2048, rope_parameters=dict(rope)
-    )  # fmt: skip
+    sizes = {"hidden_size": head_dim * 2, "num_attention_heads": 2, "max_position_embeddings": 2048}
+    theirs = transformers.LlamaConfig(**sizes, rope_parameters=dict(rope))
     theirs.architectures = ["LlamaForCausalLM"]
     theirs.save_pretrained(tmp_path)
     expected, factor = ROPE_INIT_FUNCTIONS[kind](theirs)
@@ -257,9 +246,8 @@ def test_frequencies_are_transformers(tmp_path, kind, fields, theta, head_dim):
 
 def test_dynamic_has_transformers_frequencies_at_each_length(tmp_path):
     """Plain up to the context of the file; a later position has those of the text that ends there."""
-    theirs = transformers.LlamaConfig(
-        hidden_size=32, num_attention_heads=2, max_position_embeddings=64, rope_parameters=dict(DYNAMIC)
-    )  # fmt: skip
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "max_position_embeddings": 64}
+    theirs = transformers.LlamaConfig(**sizes, rope_parameters=dict(DYNAMIC))
     theirs.architectures = ["LlamaForCausalLM"]
     theirs.save_pretrained(tmp_path)
     angles = read_config(tmp_path).rope_scaling.angles(90)
@@ -320,10 +308,8 @@ def test_rope_has_tables_for_the_tokens_that_are_read(b, tmp_path, loader, rope,
 
 
 # What a configuration class of transformers and ours have under one name.
-SAME_FIELDS = (
-    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-    "vocab_size", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
-)  # fmt: skip
+SAME_FIELDS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+SAME_FIELDS += ("num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings")
 SAME_OF_A_MIXTURE = ("num_experts_per_tok", "norm_topk_prob", "num_experts", "intermediate_size")
 
 
@@ -341,18 +327,18 @@ def test_fields_that_a_file_omits_are_those_of_transformers_class(tmp_path, arch
     assert (found.attention_bias, found.mlp_bias) == (biases, getattr(theirs, "mlp_bias", False))
     if found.mixture is None:
         return
-    numbers = (
-        theirs.num_experts_per_tok, getattr(theirs, "norm_topk_prob", True), theirs.num_local_experts,
-        getattr(theirs, "moe_intermediate_size", theirs.intermediate_size),
-    )  # fmt: skip
+    normed = getattr(theirs, "norm_topk_prob", True)
+    width = getattr(theirs, "moe_intermediate_size", theirs.intermediate_size)
+    numbers = (theirs.num_experts_per_tok, normed, theirs.num_local_experts, width)
     assert tuple(getattr(found.mixture, name) for name in SAME_OF_A_MIXTURE) == numbers
     assert found.mixture.layers == tuple(range(theirs.num_hidden_layers))
 
 
-SIZES = {
-    "hidden_size": 48, "num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "intermediate_size": 64, "vocab_size": 80, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
-}  # fmt: skip
+SIZES = {"hidden_size": 48, "num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 2}
+SIZES |= {"intermediate_size": 64, "vocab_size": 80, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5}
+LINEAR = {"rope_scaling": {"type": "linear", "factor": 2.0}}
+NAMED = {"head_dim": 8, "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 0}
+NAMED["layer_types"] = ["full_attention", *["sliding_attention"] * 2, *["full_attention"] * 2]
 RULES = {
     "Mistral says nothing": ("Mistral", {}),
     "Mistral says none": ("Mistral", {"sliding_window": None}),
@@ -363,28 +349,13 @@ RULES = {
     "Qwen2 says on": ("Qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 3}),
     "Qwen2 says on, for later layers": ("Qwen2", {"use_sliding_window": True, "sliding_window": 7}),
     "Qwen2 says on alone": ("Qwen2", {"use_sliding_window": True, "max_window_layers": 0}),
-    "Qwen3 names layers": (
-        "Qwen3",
-        {
-            "head_dim": 8,
-            "use_sliding_window": True,
-            "sliding_window": 7,
-            "max_window_layers": 0,
-            "layer_types": ["full_attention", *["sliding_attention"] * 2, *["full_attention"] * 2],
-        },
-    ),
+    "Qwen3 names layers": ("Qwen3", NAMED),
     "Llama of the first files": ("Llama", {"num_key_value_heads": ..., "rms_norm_eps": 1e-6}),
     "Llama with a null": ("Llama", {"num_key_value_heads": None, "head_dim": None}),
     "Qwen2 with a null": ("Qwen2", {"num_key_value_heads": None}),
-    "the old spelling": ("Llama", {"rope_theta": 777.0, "rope_scaling": {"type": "linear", "factor": 2.0}}),
-    "both spellings": (
-        "Llama",
-        {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 9.0}},
-    ),
-    "the length outside": (
-        "Llama",
-        {"rope_scaling": {"type": "yarn", "factor": 2.0}, "original_max_position_embeddings": 100},
-    ),
+    "the old spelling": ("Llama", LINEAR | {"rope_theta": 777.0}),
+    "both spellings": ("Llama", LINEAR | {"rope_parameters": {"rope_theta": 9.0}}),
+    "the length outside": ("Llama", {"rope_scaling": {"type": "yarn", "factor": 2.0}, LENGTH: 100}),
 }
 
 
@@ -395,14 +366,10 @@ def test_a_file_means_what_it_means_to_transformers(tmp_path, name, fields):
     text = json.dumps({key: value for key, value in data.items() if value is not ...})
     (tmp_path / "config.json").write_text(text, encoding="utf-8")
     theirs, found = transformers.AutoConfig.from_pretrained(tmp_path), read_config(tmp_path)
-    types = (
-        getattr(theirs, "layer_types", None)
-        or ["sliding_attention" if getattr(theirs, "sliding_window", None) else "full_attention"]
-        * theirs.num_hidden_layers
-    )
-    assert found.windows == tuple(
-        theirs.sliding_window if kind == "sliding_attention" else None for kind in types
-    )
+    slides = getattr(theirs, "sliding_window", None)
+    alike = ["sliding_attention" if slides else "full_attention"] * theirs.num_hidden_layers
+    types = getattr(theirs, "layer_types", None) or alike
+    assert found.windows == tuple(slides if kind == "sliding_attention" else None for kind in types)
     head_dim = getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
     assert (found.head_dim, found.num_key_value_heads) == (head_dim, theirs.num_key_value_heads)
     rope = theirs.rope_parameters
@@ -432,17 +399,17 @@ def test_week_1_computes_a_plain_model_of_every_family(b, tmp_path, name):
     assert_close(actual, expected, atol=TOLERANCE, rtol=0, idea=f"{name}: Week 1's model differs")
 
 
-@pytest.mark.parametrize(
-    ("name", "beyond"),
-    [
-        ("mistral-window", "sliding_window"),
-        ("qwen2-gqa-tied", "biases"),
-        ("qwen3-mha-bias", "biases, rope_type yarn"),
-        ("llama-biases", "biases, rope_type linear"),
-        ("mixtral-window-tied", "sliding_window, experts, rope_type linear"),
-        ("qwen3-moe-gqa-tied", "experts"),
-    ],
-)
+BEYOND_WEEK_1 = {
+    "mistral-window": "sliding_window",
+    "qwen2-gqa-tied": "biases",
+    "qwen3-mha-bias": "biases, rope_type yarn",
+    "llama-biases": "biases, rope_type linear",
+    "mixtral-window-tied": "sliding_window, experts, rope_type linear",
+    "qwen3-moe-gqa-tied": "experts",
+}
+
+
+@pytest.mark.parametrize(("name", "beyond"), BEYOND_WEEK_1.items())
 def test_week_1_refuses_what_it_does_not_compute_in_one_line(b, saved, capsys, name, beyond):
     folder = saved(name)[1]
     small_tokenizer(folder)

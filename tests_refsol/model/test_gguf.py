@@ -68,17 +68,19 @@ def test_a_file_is_the_folder_that_it_was_written_from(tmp_path, name):
 def folder(tmp_path) -> Path:
     """A Llama of two layers whose rows can be quantised: E 64, F 96, H 4, Hkv 2."""
     config = {
-        "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96, "vocab_size": 70, "rope_theta": 9000.0,
-        "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "tie_word_embeddings": True,
-    }  # fmt: skip
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "head_dim": 16,
+    }
+    config |= {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 70}
+    config |= {"rope_theta": 9000.0, "max_position_embeddings": 128, "rms_norm_eps": 1e-5}
+    config |= {"tie_word_embeddings": True}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     rng, E, F = np.random.default_rng(2), 64, 96
-    layer = {
-        "self_attn.q_proj": (64, E), "self_attn.k_proj": (32, E), "self_attn.v_proj": (32, E),
-        "self_attn.o_proj": (E, 64), "mlp.gate_proj": (F, E), "mlp.up_proj": (F, E), "mlp.down_proj": (E, F),
-        "input_layernorm": (E,), "post_attention_layernorm": (E,),
-    }  # fmt: skip
+    layer = {"self_attn.q_proj": (64, E), "self_attn.k_proj": (32, E), "self_attn.v_proj": (32, E)}
+    layer |= {"self_attn.o_proj": (E, 64), "mlp.gate_proj": (F, E), "mlp.up_proj": (F, E)}
+    layer |= {"mlp.down_proj": (E, F), "input_layernorm": (E,), "post_attention_layernorm": (E,)}
     shapes = {TABLE: (70, E), "model.norm.weight": (E,)}
     shapes |= {f"model.layers.{i}.{name}.weight": shape for i in range(2) for name, shape in layer.items()}
     weights = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
@@ -214,20 +216,35 @@ def bad_files(folder: Path) -> dict[str, tuple[bytes, str]]:
     return {
         "no GGUF": (b"PK\3\4" * 9, "not a GGUF file: its first bytes are b'PK\\x03\\x04'"),
         "empty": (b"", "not a GGUF file: its first bytes are b''"),
-        "an old version": (good[:4] + b"\1" + good[5:], "has version 1 of GGUF, and 2 and 3 are read: choose another"),
-        "big-endian": (b"GGUF\0\0\0\3" + bytes(16), "is in big-endian byte order: download the little-endian file"),
+        "an old version": (
+            good[:4] + b"\1" + good[5:],
+            "has version 1 of GGUF, and 2 and 3 are read: choose",
+        ),
+        "big-endian": (
+            b"GGUF\0\0\0\3" + bytes(16),
+            "is in big-endian byte order: download the little-endian",
+        ),
         "cut in its tensors": (good[:-100], "broken GGUF file: it ends at byte"),
         "cut in its header": (good[:300], "broken GGUF file: "),
         "an endless array": (array, f"broken GGUF file: an array has {2**40} entries"),
-        "an endless string": (header + struct.pack("<IQ", 8, 2**60) + bytes(9), "broken GGUF file: it ends at"),
+        "an endless string": (
+            header + struct.pack("<IQ", 8, 2**60) + bytes(9),
+            "broken GGUF file: it ends at",
+        ),
         "an endless list of strings": (header + struct.pack("<IIQ", 9, 8, 10**6), "broken GGUF file: "),
-        "arrays of arrays": (header + struct.pack("<IIQ", 9, 9, 3), "broken GGUF file: an array holds arrays"),
+        "arrays of arrays": (
+            header + struct.pack("<IIQ", 9, 9, 3),
+            "broken GGUF file: an array holds arrays",
+        ),
         "endless tensors": (counts(2**40, 0), f"broken GGUF file: it has {2**40} tensors"),
         "endless keys": (counts(0, 2**40), f"broken GGUF file: it has {2**40} keys"),
         "an offset of 64 bits": (with_offset(good, 2**64 - 8), "broken GGUF file: "),
         "two tensors in one place": (with_offset(good, 0), f"broken GGUF file: tensor '{LAST}' has offset 0"),
-        "an unknown type": (header + struct.pack("<I", 77), "broken GGUF file: 77 is not a valid GGUFValueType"),
-    }  # fmt: skip
+        "an unknown type": (
+            header + struct.pack("<I", 77),
+            "broken GGUF file: 77 is not a valid GGUFValueType",
+        ),
+    }
 
 
 def counts(tensors: int, keys: int) -> bytes:
@@ -252,38 +269,27 @@ def test_a_bad_file_gets_one_line(folder):
         assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"general__architecture": "gemma3"}, "general.architecture is 'gemma3' and must be llama, qwen2, qwen3"),
-        ({"general__architecture": ["llama"]}, "general.architecture is ['llama'] and must be llama, qwen2, qwen3"),
-        ({"llama__block_count": None}, "llama.block_count is missing and must be a whole number"),
-        ({"llama__block_count": 4_000_000_000}, "llama.block_count is 4000000000 and must be a whole"),
-        (YARN | {"llama__rope__scaling__attn_factor": 2.0}, "rope.scaling.attn_factor is 2.0 and must be 1"),
-        ({"llama__embedding_length": 128}, "tensor 'token_embd.weight' has shape (70, 64), and the"),
-        ({"llama__rope__dimension_count": 8}, "rope.dimension_count is 8 and must be the size of a head, 16"),
-        ({"llama__rope__scaling__type": "longrope"}, "rope_scaling.rope_type is 'longrope' and must be"),
-        ({"llama__attention__head_count_kv": [2, 1]}, "llama.attention.head_count_kv is [2, 1] and must be a whole"),
-        ({"split__count": "two"}, "split.count is 'two' and must be a number of files"),
-    ],
-)  # fmt: skip
-def test_a_wrong_key_is_named(folder, fields, said):
-    path = write_gguf(folder, folder / "wrong.gguf", **fields)
-    with pytest.raises(CheckpointError) as error:
-        find_model(path).headers()
-    assert str(error.value).startswith(f"{path}: {said}")
+LIKES, MISSING = "and must be llama, qwen2, qwen3", "is missing; download the file again"
+WRONG = [
+    ({"general__architecture": "gemma3"}, f"general.architecture is 'gemma3' {LIKES}"),
+    ({"general__architecture": ["llama"]}, f"general.architecture is ['llama'] {LIKES}"),
+    ({"llama__block_count": None}, "llama.block_count is missing and must be a whole number"),
+    ({"llama__block_count": 4_000_000_000}, "llama.block_count is 4000000000 and must be a whole"),
+    (YARN | {"llama__rope__scaling__attn_factor": 2.0}, "rope.scaling.attn_factor is 2.0 and must be 1"),
+    ({"llama__embedding_length": 128}, "tensor 'token_embd.weight' has shape (70, 64), and the"),
+    ({"llama__rope__dimension_count": 8}, "rope.dimension_count is 8 and must be the size of a head, 16"),
+    ({"llama__rope__scaling__type": "longrope"}, "rope_scaling.rope_type is 'longrope' and must be"),
+    ({"llama__attention__head_count_kv": [2, 1]}, "llama.attention.head_count_kv is [2, 1] and must be a"),
+    ({"split__count": "two"}, "split.count is 'two' and must be a number of files"),
+    ({"edit": lambda t: t.pop("blk.1.ffn_up.weight")}, f"tensor 'blk.1.ffn_up.weight' {MISSING}"),
+    ({"edit": lambda t: t.update({"blk.1.x.bias": t[NORM]})}, "tensor 'blk.1.x.bias' is not of an"),
+    ({"edit": lambda t: t.update({NORM: t[NORM][:-1]})}, "tensor 'output_norm.weight' has shape (63,)"),
+]
 
 
-@pytest.mark.parametrize(
-    ("edit", "said"),
-    [
-        (lambda t: t.pop("blk.1.ffn_up.weight"), "tensor 'blk.1.ffn_up.weight' is missing; download the file again"),
-        (lambda t: t.update({"blk.1.x.bias": t["output_norm.weight"]}), "tensor 'blk.1.x.bias' is not of an"),
-        (lambda t: t.update({NORM: t[NORM][:-1]}), "tensor 'output_norm.weight' has shape (63,)"),
-    ],
-)  # fmt: skip
-def test_a_wrong_tensor_is_named(folder, edit, said):
-    path = write_gguf(folder, folder / "wrong.gguf", edit=edit)
+@pytest.mark.parametrize(("changes", "said"), WRONG)
+def test_a_wrong_key_or_tensor_is_named(folder, changes, said):
+    path = write_gguf(folder, folder / "wrong.gguf", **changes)
     with pytest.raises(CheckpointError) as error:
         find_model(path).headers()
     assert str(error.value).startswith(f"{path}: {said}")

@@ -133,10 +133,13 @@ def test_tokens_may_be_empty():
     assert gguf_tokenizer(header("qwen2", **more), FILE).encode("a b") == tokenizer_of("qwen2").encode("a b")
 
 
-@pytest.mark.parametrize(("template", "message"), [
+WRONG_TEMPLATES = [
     (["a"], "chat_template must be a text or a list with a default, and has 'default'"),
     ("{% iff %}", "chat template line 1: \"Encountered unknown tag 'iff'.\"; download the file again"),
-])  # fmt: skip
+]
+
+
+@pytest.mark.parametrize(("template", "message"), WRONG_TEMPLATES)
 def test_a_broken_template_is_one_line(template, message):
     with pytest.raises(CheckpointError) as caught:
         gguf_tokenizer(header("qwen2") | {"tokenizer.chat_template": template}, FILE).apply_chat_template(
@@ -155,37 +158,40 @@ def test_an_end_that_the_header_names_replaces_the_one_by_text():
 
 N = len(GOLDENS["vocabularies"]["bytes"][GGML + "tokens"])
 M = len(GOLDENS["vocabularies"]["pieces"][GGML + "tokens"])
+NAMES, TOGETHER = "must be smollm", "must be two tokens that together"
+GIVEN = "must be given: every text gets this token"
+FINITE = f"must be a list of {M} finite numbers, one per token"
 BROKEN = [
     ("qwen2", {"model": "bert"}, "model is 'bert' and must be gpt2 or llama"),
     ("qwen2", {"model": None, "tokens": None}, "model is missing and must be gpt2 or llama"),
-    ("qwen2", {"pre": "tekken"}, "pre is 'tekken' and must be smollm or qwen2 or llama-bpe or gpt-2 or default"),
-    ("qwen2", {"pre": ["qwen2"]}, "pre is ['qwen2'] and must be smollm or"),
+    ("qwen2", {"pre": "tekken"}, f"pre is 'tekken' and {NAMES} or qwen2 or llama-bpe or gpt-2 or default"),
+    ("qwen2", {"pre": ["qwen2"]}, f"pre is ['qwen2'] and {NAMES} or"),
     ("qwen2", {"tokens": None}, "tokens is missing and must be a list of texts"),
     ("qwen2", {"tokens": ["a", 1]}, "tokens is ['a', 1] and must be a list of texts"),
     ("qwen2", {"tokens": ["a", "b", "a"]}, "tokens[2] is 'a' and must be another text than token 0"),
     ("qwen2", {"tokens": ["a" * 1001]}, f"tokens[0] is '{'a' * 56}... and must be at most 1000 characters"),
     ("qwen2", {"merges": None}, "merges is missing and must be a list of texts"),
     ("qwen2", {"merges": "a b"}, "merges is 'a b' and must be a list of texts"),
-    ("qwen2", {"merges": ["Ġ a", "ab"]}, "merges[1] is 'ab' and must be two tokens that together are a third"),
-    ("qwen2", {"merges": ["unmergeabl e"]}, "merges[0] is 'unmergeabl e' and must be two tokens that together"),
-    ("qwen2", {"merges": ["u nmergeable"]}, "merges[0] is 'u nmergeable' and must be two tokens that together"),
-    ("qwen2", {"merges": ["z q"]}, "merges[0] is 'z q' and must be two tokens that together are a third"),
-    ("qwen2", {"token_type": [1]}, f"token_type is [1] and must be a list of {N} whole numbers, one per token"),
+    ("qwen2", {"merges": ["Ġ a", "ab"]}, f"merges[1] is 'ab' and {TOGETHER} are a third"),
+    ("qwen2", {"merges": ["unmergeabl e"]}, f"merges[0] is 'unmergeabl e' and {TOGETHER}"),
+    ("qwen2", {"merges": ["u nmergeable"]}, f"merges[0] is 'u nmergeable' and {TOGETHER}"),
+    ("qwen2", {"merges": ["z q"]}, f"merges[0] is 'z q' and {TOGETHER} are a third"),
+    ("qwen2", {"token_type": [1]}, f"token_type is [1] and must be a list of {N} whole numbers, one per"),
     ("qwen2", {"token_type": [True] * N}, "token_type is [True, "),
     ("qwen2", {"eos_token_id": N}, f"eos_token_id is {N} and must be an id below {N}"),
     ("qwen2", {"bos_token_id": -1}, f"bos_token_id is -1 and must be an id below {N}"),
     ("qwen2", {"eot_token_id": True}, f"eot_token_id is True and must be an id below {N}"),
     ("qwen2", {"fim_sep_token_id": "7"}, f"fim_sep_token_id is '7' and must be an id below {N}"),
     ("qwen2", {"add_bos_token": 1}, "add_bos_token is 1 and must be a bool"),
-    ("llama-bpe", {"bos_token_id": None}, "bos_token_id is missing and must be given: every text gets this token"),
-    ("gpt-2", {"eos_token_id": None}, "eos_token_id is missing and must be given: every text gets this token"),
-    ("pieces", {"scores": None}, f"scores is missing and must be a list of {M} finite numbers, one per token"),
-    ("pieces", {"scores": [1.0]}, f"scores is [1.0] and must be a list of {M} finite numbers, one per token"),
+    ("llama-bpe", {"bos_token_id": None}, f"bos_token_id is missing and {GIVEN}"),
+    ("gpt-2", {"eos_token_id": None}, f"eos_token_id is missing and {GIVEN}"),
+    ("pieces", {"scores": None}, f"scores is missing and {FINITE}"),
+    ("pieces", {"scores": [1.0]}, f"scores is [1.0] and {FINITE}"),
     ("pieces", {"scores": [float("nan"), *[0.0] * (M - 1)]}, "scores is [nan, "),
     ("pieces", {"scores": [-1000.0] * M}, "scores is [-1000.0, "),
     ("pieces", {"tokens": ["<unk>", "a"]}, "tokens is ['<0x00>', '<0x01>', "),
     ("pieces", {"add_space_prefix": "yes"}, "add_space_prefix is 'yes' and must be a bool"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "changes", "message"), BROKEN, ids=lambda value: str(value)[:40])
@@ -202,12 +208,7 @@ PLACES = [(name, key) for name in ("llama-bpe", "pieces") for key in header(name
 
 
 @settings(max_examples=50, deadline=None)
-@given(
-    place=st.sampled_from(PLACES),
-    junk=JUNK | st.lists(JUNK, max_size=3),
-    index=st.integers(0),
-    inside=st.booleans(),
-)
+@given(st.sampled_from(PLACES), JUNK | st.lists(JUNK, max_size=3), st.integers(0), st.booleans())
 def test_a_random_header_is_a_tokenizer_or_one_line(place, junk, index, inside):
     name, key = place
     fields = header(name)

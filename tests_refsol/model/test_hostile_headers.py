@@ -47,11 +47,8 @@ def test_flipped_bytes(folder, backend, flips):
     file.unlink()
     file.write_bytes(damage(whole, flips))
     try:
-        assert load(folder, backend) in (
-            0,
-            1,
-            2,
-        )  # one, if a name is that of no weight now: a model would miss it
+        # One, if a name is that of no weight now: a model would miss it.
+        assert load(folder, backend) in (0, 1, 2)
     finally:
         file.unlink()
         file.write_bytes(whole)

@@ -14,27 +14,11 @@ from tiny_llm_kit.model.safetensors_folder import weight_files
 from tiny_llm_kit.model.smollm2 import GGUF, smollm2_path
 
 COMMIT = "0" * 40
-ON_THE_HUB = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "model.safetensors.index.json",
-    "model-00001-of-00002.safetensors",
-    "model-00002-of-00002.safetensors",
-    "additional_chat_templates/tool_use.jinja",
-]
-LEFT_THERE = [
-    "pytorch_model.bin",
-    "model.pt",
-    "onnx/config.json",
-    "original/model.safetensors",
-    "assets/config.json",
-    "adapter/model.safetensors",
-    "README.md",
-    "run.py",
-]
+ON_THE_HUB = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
+ON_THE_HUB += ["chat_template.jinja", "additional_chat_templates/tool_use.jinja"]
+ON_THE_HUB += ["model.safetensors.index.json", *(f"model-0000{i}-of-00002.safetensors" for i in (1, 2))]
+LEFT_THERE = ["pytorch_model.bin", "model.pt", "onnx/config.json", "original/model.safetensors"]
+LEFT_THERE += ["assets/config.json", "adapter/model.safetensors", "README.md", "run.py"]
 
 
 @pytest.fixture

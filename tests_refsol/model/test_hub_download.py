@@ -42,9 +42,8 @@ class Handler(BaseHTTPRequestHandler):
         }
         answer = {"id": "org/name", "sha": COMMIT, "siblings": [{"rfilename": name} for name in sizes]}
         if "/tree/" in self.path:
-            answer = [
-                {"type": "file", "path": name, "size": size, "oid": name} for name, size in sizes.items()
-            ]
+            files = sizes.items()
+            answer = [{"type": "file", "path": name, "size": size, "oid": name} for name, size in files]
         self._send(json.dumps(answer).encode(), "application/json")
 
     def _file(self) -> Path | None:
@@ -107,20 +106,15 @@ def test_a_model_is_downloaded_once(imitation, folder):
     assert sorted(imitation.fetched) == wanted
 
 
-@pytest.mark.parametrize(
-    ("refusal", "line"),
-    [
-        (
-            (404, "RepoNotFound"),
-            "no folder of that name here, and no such model on the hub: check the spelling",
-        ),
-        (
-            (403, "GatedRepo"),
-            "its owner asks for consent: give it on https://huggingface.co/org/other, then run `hf auth login`",
-        ),
-        ((500, "Broken"), "not on this machine, and not downloaded: connect to the network"),
-    ],
-)
+CONSENT = "its owner asks for consent: give it on https://huggingface.co/org/other, then run `hf auth login`"
+REFUSALS = {
+    (404, "RepoNotFound"): "no folder of that name here, and no such model on the hub: check the spelling",
+    (403, "GatedRepo"): CONSENT,
+    (500, "Broken"): "not on this machine, and not downloaded: connect to the network",
+}
+
+
+@pytest.mark.parametrize(("refusal", "line"), REFUSALS.items())
 def test_a_refusal_is_one_line(imitation, refusal, line):
     imitation.refusal = refusal
     with pytest.raises(CheckpointError) as caught:

@@ -171,19 +171,20 @@ def test_a_scale_that_is_nan_is_named(port, folder, quantized, part):
         load(port, folder)
 
 
-@pytest.mark.parametrize(
-    ("device", "bits", "name", "kept"),
-    [
-        ("cpu", 4, EMBEDDING, True),
-        ("cpu", 8, EMBEDDING, False),
-        ("cpu", 8, "model.layers.0.mlp.up_proj.weight", True),
-        ("gpu", 8, EMBEDDING, True),
-        ("cuda", 4, "model.layers.0.mlp.up_proj.weight", True),
-        ("cuda", 8, "model.layers.0.mlp.up_proj.weight", False),
-        ("cuda", 8, EMBEDDING, False),
-        ("hpu", 8, EMBEDDING, False),
-    ],
-)
+UP = "model.layers.0.mlp.up_proj.weight"
+KEPT = [
+    ("cpu", 4, EMBEDDING, True),
+    ("cpu", 8, EMBEDDING, False),
+    ("cpu", 8, UP, True),
+    ("gpu", 8, EMBEDDING, True),
+    ("cuda", 4, UP, True),
+    ("cuda", 8, UP, False),
+    ("cuda", 8, EMBEDDING, False),
+    ("hpu", 8, EMBEDDING, False),
+]
+
+
+@pytest.mark.parametrize(("device", "bits", "name", "kept"), KEPT)
 def test_what_stays_quantised_has_a_kernel_on_its_device(device, bits, name, kept):
     """Without one every step dequantises the matrix: a model of 8 bits did not end its first answers on an H200."""
     assert WeightQuantizer(SimpleNamespace(device=device)).keeps(name, bits) is kept

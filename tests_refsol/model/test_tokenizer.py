@@ -87,10 +87,8 @@ def test_the_vocabulary_counts_added_tokens(tokenizer, bpe):
 
 def test_what_a_training_run_saved_changes_no_prompt(folder, bpe):
     """Truncation would cut a prompt, and padding fill it up, without a word; transformers resets both."""
-    text, expected = (
-        "a queue of requests waits",
-        load_tokenizer(str(folder)).encode("a queue of requests waits"),
-    )
+    text = "a queue of requests waits"
+    expected = load_tokenizer(str(folder)).encode(text)
     for name, size in (("enable_truncation", {"max_length": 2}), ("enable_padding", {"length": 64})):
         getattr(saved := Bpe.from_str(bpe.to_str()), name)(**size)
         saved.save(str(folder / "tokenizer.json"))
@@ -109,18 +107,18 @@ def test_the_beginning_is_not_written_twice(folder, edit, bpe):
     assert tokenizer.encode("a") == tokenizer.encode("<|endoftext|>a") == [bos, bpe.token_to_id("a")]
 
 
-@pytest.mark.parametrize(
-    ("generation", "config", "settings_token", "expected"),
-    [
-        (..., ..., ..., set()),
-        (0, ..., ..., {0}),
-        ([0, 2], ..., ..., {0, 2}),
-        (..., 1, ..., {1}),
-        ([0], [1], "<|im_end|>", {0, 1, 2}),
-        (..., None, {"content": "<|im_end|>"}, {2}),
-        (..., ..., None, set()),
-    ],
-)
+ENDS = [
+    (..., ..., ..., set()),
+    (0, ..., ..., {0}),
+    ([0, 2], ..., ..., {0, 2}),
+    (..., 1, ..., {1}),
+    ([0], [1], "<|im_end|>", {0, 1, 2}),
+    (..., None, {"content": "<|im_end|>"}, {2}),
+    (..., ..., None, set()),
+]
+
+
+@pytest.mark.parametrize(("generation", "config", "settings_token", "expected"), ENDS)
 def test_every_end_counts(folder, edit, generation, config, settings_token, expected):
     edit("generation_config.json", eos_token_id=generation)
     edit("config.json", eos_token_id=config)
@@ -133,37 +131,24 @@ NAMES = (
     "{{ bos_token }}|{{ eos_token }}|{{ unk_token }}|{{ image_token }}|{{ pad_token }}|"
     "{% for m in messages %}{{ m.content }}{% endfor %}"
 )
-# Files of a folder, by name, each with what it says of tokens.
+FILES = {"config": "tokenizer_config.json", "map": "special_tokens_map.json", "added": "added_tokens.json"}
+# What the files of a folder say of tokens.
+ADDED = {"0": {"content": BOS, "special": True}, "298": {"content": "<a>"}}
+DECODED = {"eos_token": BOS, "added_tokens_decoder": ADDED}
+ADDED_END, ADDITIONAL = {"__type": "AddedToken", "content": END}, "additional_special_tokens"
 TOKEN_FILES = {
-    "tokenizer_config.json alone": {
-        "tokenizer_config.json": {"bos_token": BOS, "eos_token": {"__type": "AddedToken", "content": END}},
-    },
-    "special_tokens_map.json alone": {"special_tokens_map.json": {"bos_token": BOS, "eos_token": {"content": END}}},
-    "the map wins": {
-        "tokenizer_config.json": {"eos_token": BOS, "unk_token": BOS}, "special_tokens_map.json": {"eos_token": END},
-    },
-    "the map is not read beside added_tokens_decoder": {
-        "tokenizer_config.json": {
-            "eos_token": BOS,
-            "added_tokens_decoder": {"0": {"content": BOS, "special": True}, "298": {"content": "<a>"}},
-        },
-        "special_tokens_map.json": {"eos_token": END},
-    },
-    "added_tokens.json": {
-        "added_tokens.json": {"<b>": 299, "<a>": 298}, "special_tokens_map.json": {"eos_token": "<b>"},
-    },
-    "extra_special_tokens is a list": {
-        "tokenizer_config.json": {"extra_special_tokens": ["<a>", END], "eos_token": END},
-    },
-    "additional_special_tokens": {
-        "tokenizer_config.json": {"additional_special_tokens": ["<a>"]},
-        "special_tokens_map.json": {"additional_special_tokens": ["<b>"]},
-    },
-    "extra_special_tokens has names": {"tokenizer_config.json": {"extra_special_tokens": {"image_token": "<a>"}}},
-    "a token of another name": {"tokenizer_config.json": {"image_token": "<a>", "pad_token": "<pad>"}},
-    "an ordinary token becomes special": {"special_tokens_map.json": {"unk_token": "a", "pad_token": "<think>"}},
-    "the class has tokens": {"tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer"}},
-}  # fmt: skip
+    "tokenizer_config alone": {"config": {"bos_token": BOS, "eos_token": ADDED_END}},
+    "special_tokens_map alone": {"map": {"bos_token": BOS, "eos_token": {"content": END}}},
+    "the map wins": {"config": {"eos_token": BOS, "unk_token": BOS}, "map": {"eos_token": END}},
+    "the map is not read beside added_tokens_decoder": {"config": DECODED, "map": {"eos_token": END}},
+    "added_tokens.json": {"added": {"<b>": 299, "<a>": 298}, "map": {"eos_token": "<b>"}},
+    "extra_special_tokens is a list": {"config": {"extra_special_tokens": ["<a>", END], "eos_token": END}},
+    ADDITIONAL: {"config": {ADDITIONAL: ["<a>"]}, "map": {ADDITIONAL: ["<b>"]}},
+    "extra_special_tokens has names": {"config": {"extra_special_tokens": {"image_token": "<a>"}}},
+    "a token of another name": {"config": {"image_token": "<a>", "pad_token": "<pad>"}},
+    "an ordinary token becomes special": {"map": {"unk_token": "a", "pad_token": "<think>"}},
+    "the class has tokens": {"config": {"tokenizer_class": "GPT2Tokenizer"}},
+}
 
 
 @pytest.mark.parametrize("files", TOKEN_FILES.values(), ids=TOKEN_FILES.keys())
@@ -173,7 +158,7 @@ def test_tokens_are_read_from_every_file_as_transformers_reads_them(folder, edit
     plain = {"tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps(plain), encoding="utf-8")
     for name, fields in files.items():
-        edit(name, **fields)
+        edit(FILES[name], **fields)
     (folder / "chat_template.jinja").write_text(NAMES, encoding="utf-8")
     theirs, ours = AutoTokenizer.from_pretrained(folder), load_tokenizer(folder)
     chat = [{"role": "user", "content": "<a>x<b><|im_end|>a<pad>"}]
@@ -196,57 +181,37 @@ def test_a_token_without_a_row_is_not_added(folder, edit):
     assert tokenizer.encode("<pad>") == [298] and len(tokenizer.encode("<more>")) > 1
 
 
-def no_tokenizer(folder, edit):
-    (folder / "tokenizer.json").unlink()
+OTHER_DECODER = {"tokenizer.json": {"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}}}
+TEXT_AS_ID = {"generation_config.json": {"eos_token_id": ["<|im_end|>"]}}
+# And the embedding has no row for it.
+NO_END = {"tokenizer_config.json": {"eos_token": "<|end_of_all|>"}, "config.json": {"vocab_size": 298}}
+BROKEN = {
+    "tokenizer.json: decoder must be ByteLevel, as in Qwen and Llama 3, or that of Llama 2 and Mistral "
+    "(Replace, ByteFallback, Fuse, Strip); choose a model with such a tokenizer": OTHER_DECODER,
+    "tokenizer.json: has token ids up to 297, but vocab_size of config.json is 200; "
+    "one of the two is of another model: download both again": {"config.json": {"vocab_size": 200}},
+    "generation_config.json: eos_token_id ['<|im_end|>'] must be an id or a list of ids; correct it": TEXT_AS_ID,
+    "tokenizer_config.json: eos_token '<|end_of_all|>' is not in tokenizer.json; download both again": NO_END,
+}
 
 
-def another_decoder(folder, edit):
-    edit("tokenizer.json", decoder={"type": "WordPiece", "prefix": "##", "cleanup": True})
-
-
-def too_few_rows(folder, edit):
-    edit("config.json", vocab_size=200)
-
-
-def an_end_as_text(folder, edit):
-    edit("generation_config.json", eos_token_id=["<|im_end|>"])
-
-
-def an_unknown_end(folder, edit):
-    """And the embedding has no row for it."""
-    edit("tokenizer_config.json", eos_token="<|end_of_all|>")
-    edit("config.json", vocab_size=298)
-
-
-@pytest.mark.parametrize(
-    ("break_it", "message"),
-    [
-        (no_tokenizer, "tokenizer.json: not found; check the path, or download the model again"),
-        (
-            another_decoder,
-            "tokenizer.json: decoder must be ByteLevel, as in Qwen and Llama 3, or that of Llama 2 and Mistral "
-            "(Replace, ByteFallback, Fuse, Strip); choose a model with such a tokenizer",
-        ),
-        (
-            too_few_rows,
-            "tokenizer.json: has token ids up to 297, but vocab_size of config.json is 200; "
-            "one of the two is of another model: download both again",
-        ),
-        (
-            an_end_as_text,
-            "generation_config.json: eos_token_id ['<|im_end|>'] must be an id or a list of ids; correct it",
-        ),
-        (
-            an_unknown_end,
-            "tokenizer_config.json: eos_token '<|end_of_all|>' is not in tokenizer.json; download both again",
-        ),
-    ],
-)
-def test_a_broken_tokenizer_gets_one_line(folder, edit, break_it, message):
-    break_it(folder, edit)
+def refusal(folder) -> str:
     with pytest.raises(CheckpointError) as caught:
         load_tokenizer(folder)
-    assert str(caught.value) == f"{folder}/{message}"
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("message", "files"), BROKEN.items(), ids=[*BROKEN])
+def test_a_broken_tokenizer_gets_one_line(folder, edit, message, files):
+    for file, fields in files.items():
+        edit(file, **fields)
+    assert refusal(folder) == f"{folder}/{message}"
+
+
+def test_no_tokenizer(folder):
+    (folder / "tokenizer.json").unlink()
+    says = "tokenizer.json: not found; check the path, or download the model again"
+    assert refusal(folder) == f"{folder}/{says}"
 
 
 def test_a_tokenizer_that_the_library_refuses_gets_one_line(folder, edit):

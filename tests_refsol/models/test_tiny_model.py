@@ -17,15 +17,8 @@ from tiny_llm_kit.repo import MODELS
 pytestmark = pytest.mark.port("torch")
 
 MODEL, MIXTURE, TRAIN = MODELS / "tiny-qwen3", MODELS / "tiny-qwen3-moe", MODELS / "train"
-FILES = {
-    "README.md",
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "training_log.json",
-}
+FILES = {"README.md", "config.json", "generation_config.json", "model.safetensors"}
+FILES |= {"tokenizer.json", "tokenizer_config.json", "training_log.json"}
 QUESTIONS = read_corpus(TRAIN)
 NAMES = (TRAIN / "names.txt").read_text(encoding="utf-8").split()
 TOKENIZER = load_tokenizer(MODEL)
@@ -94,9 +87,8 @@ def test_the_log_is_of_this_corpus_and_meets_every_target(training, log):
     from models.train.training_log import corpus_digest
 
     material = training["pipeline"].Material(None, QUESTIONS, NAMES)
-    assert log["corpus_sha256"] == corpus_digest(material), (
-        "the corpus changed: run `pdm run train-tiny-model`"
-    )
+    says = "the corpus changed: run `pdm run train-tiny-model`"
+    assert log["corpus_sha256"] == corpus_digest(material), says
     pipeline = training["pipeline"]
     assert log["steps"] == (pipeline.MIXTURE_STEPS if log.get("mixture") else pipeline.STEPS)
     for figures in log["evaluation"].values():

@@ -63,24 +63,23 @@ MUTANTS = [
         SEQUENCE,
         (
             "every chunk goes into the first slots again",
-            "table.slots(entry.start, entry.stop)",
+            "table.slots(start, stop)",
             "table.slots(0, entry.size)",
         ),
         (
             "counts the tokens of the step as its past",
-            "context_lens.append(entry.start)",
-            "context_lens.append(entry.stop)",
+            "context_lens.append(start)",
+            "context_lens.append(stop)",
         ),
         (
             "a chunk of one token is the last known token",
-            "entry.sequence.known_tokens[entry.start : entry.stop]",
-            "entry.sequence.known_tokens[-1:] if entry.size == 1"
-            " else entry.sequence.known_tokens[entry.start : entry.stop]",
+            "entry.sequence.known_tokens[start:stop]",
+            "entry.sequence.known_tokens[-1:] if entry.size == 1 else entry.sequence.known_tokens[start:stop]",
         ),
         (
             "samples every entry that ends behind the prompt",
             "if entry.needs_token:",
-            "if entry.stop >= entry.sequence.num_prompt_tokens:",
+            "if stop >= entry.sequence.num_prompt_tokens:",
         ),
         part="serving",
     ),

@@ -3,7 +3,7 @@
 from authors.mutants import Mutant, wrong
 
 SHARDS = "parallel/shards.py"
-PIPELINE, ROUTING = "parallel/pipelined_scheduler.py", "routing/choose_replica.py"
+PIPELINE, ROUTING = "parallel/fill_stages.py", "routing/choose_replica.py"
 TENSOR, STAGE = "tensor_parallel.py", "pipeline_stage.py"
 LOOKUP = "VocabParallelEmbedding.__call__"
 HEAD = "    head = rank * num_kv_heads // size\n"
@@ -14,13 +14,13 @@ STOP = "    return range(start, start + share + (stage < more))\n"
 SEND = "            self.group.send(x, (self.group.rank + 1) % self.group.size)\n"
 FINISH = "else self.finish(x, inputs.sample_rows)"
 WHILE = (
-    "        while len(self.in_flight) < self.stages.num_stages and (plan := self.plan(self.clock())):\n"
-    "            for call in self.calls(plan):\n"
+    "    while len(pipeline.in_flight) < pipeline.stages.num_stages and (plan := pipeline.plan()):\n"
+    "        for call in pipeline.calls(plan):\n"
 )
-CALLS = "for call in self.calls(plan):"
-SUBMIT = "                self.stages.submit(self.packed(call))\n"
-APPEND = "                self.in_flight.append(InFlight.of(call, self.now))\n"
-COUNT = "                    entry.sequence.num_in_flight += entry.size\n"
+CALLS = "for call in pipeline.calls(plan):"
+SUBMIT = "            pipeline.stages.submit(pipeline.packed(call))\n"
+APPEND = "            pipeline.in_flight.append(InFlight.of(call, pipeline.now))\n"
+COUNT = "                entry.sequence.num_in_flight += entry.size\n"
 CHOICE = "key=lambda name: (outstanding[name] - cached[name], outstanding[name]))"
 TORCH_MASKED = "self.group.all_reduce(torch.where(mine[..., None], rows, 0))"
 MLX_MASKED = "self.group.all_reduce(mx.where(mine[..., None], rows, 0))"
@@ -216,50 +216,43 @@ MUTANTS = [
         torch=(FINISH, "else self.finish(x, torch.arange(x.shape[1], device=x.device))[inputs.sample_rows]"),
         mlx=(FINISH, "else self.finish(x, mx.arange(x.shape[1]))[inputs.sample_rows]"),
     ),
-    # PipelinedScheduler.fill
+    # fill_stages
     *wrong(
         "3.7.8",
         PIPELINE,
         (
             "remembers all calls of a plan before it submits the first",
-            "            for call in self.calls(plan):\n"
-            "                self.in_flight.append(InFlight.of(call, self.now))\n",
-            "            calls = self.calls(plan)\n"
-            "            self.in_flight.extend(InFlight.of(call, self.now) for call in calls)\n"
-            "            for call in calls:\n",
+            "        for call in pipeline.calls(plan):\n"
+            "            pipeline.in_flight.append(InFlight.of(call, pipeline.now))\n",
+            "        calls = pipeline.calls(plan)\n"
+            "        pipeline.in_flight.extend(InFlight.of(call, pipeline.now) for call in calls)\n"
+            "        for call in calls:\n",
         ),
         ("remembers a micro-batch once it is submitted", APPEND + SUBMIT, SUBMIT + APPEND),
         (
-            "all micro-batches of one call have the same time",
-            WHILE,
-            "        now = self.clock()\n"
-            "        while len(self.in_flight) < self.stages.num_stages and (plan := self.plan(now)):\n"
-            "            for call in self.calls(plan):\n",
-        ),
-        (
             "leaves out calls of a plan for which no stage is free",
             CALLS,
-            "for call in self.calls(plan)[: self.stages.num_stages - len(self.in_flight)]:",
+            "for call in pipeline.calls(plan)[: pipeline.stages.num_stages - len(pipeline.in_flight)]:",
         ),
         (
             "plans first, and then looks whether a stage is free",
             WHILE,
-            "        while (plan := self.plan(self.clock())) "
-            "and len(self.in_flight) < self.stages.num_stages:\n"
-            "            for call in self.calls(plan):\n",
+            "    while (plan := pipeline.plan()) "
+            "and len(pipeline.in_flight) < pipeline.stages.num_stages:\n"
+            "        for call in pipeline.calls(plan):\n",
         ),
         (
             "no more micro-batches than requests",
             WHILE,
-            "        busy = min(self.stages.num_stages, len(self.running) + len(self.waiting))\n"
-            "        while len(self.in_flight) < busy and (plan := self.plan(self.clock())):\n"
-            "            for call in self.calls(plan):\n",
+            "    busy = min(pipeline.stages.num_stages, len(pipeline.loop.running) + len(pipeline.loop.waiting))\n"
+            "    while len(pipeline.in_flight) < busy and (plan := pipeline.plan()):\n"
+            "        for call in pipeline.calls(plan):\n",
         ),
         (
             "a decode is one token in flight, whatever of its request is on its way",
             COUNT,
-            "                    counted = 0 if entry.is_decode else entry.sequence.num_in_flight\n"
-            "                    entry.sequence.num_in_flight = counted + entry.size\n",
+            "                counted = 0 if entry.is_decode else entry.sequence.num_in_flight\n"
+            "                entry.sequence.num_in_flight = counted + entry.size\n",
         ),
         part="serving",
     ),

@@ -42,14 +42,14 @@ LOOKUP = [
 ]
 
 # Task 2.
-KNOWN = "            known, drafts = len(sequence.known_tokens), drafts[:left]\n"
-MISSING = "            missing = table.missing(known + len(drafts))\n"
-ROOM = "            if missing and not self.allocator.can_allocate(missing):\n"
-FIT = "                drafts = drafts[: table.capacity - known]\n"
+KNOWN = "        known, drafts = len(sequence.known_tokens), drafts[:left]\n"
+MISSING = "        missing = table.missing(known + len(drafts))\n"
+ROOM = "        if missing and not allocator.can_allocate(missing):\n"
+FIT = "            drafts = drafts[: table.capacity - known]\n"
 
 
 def _plan(idea: str, old: str, new: str) -> Mutant:
-    return _mutant("4.3.2", "speculative_scheduler", idea, old, new)
+    return _mutant("4.3.2", "drafts", idea, old, new)
 
 
 PLAN = [
@@ -57,15 +57,15 @@ PLAN = [
     _plan(
         "asks for blocks for the drafts alone",
         MISSING,
-        "            missing = -(-len(drafts) // self.allocator.block_size)\n",
+        "        missing = -(-len(drafts) // allocator.block_size)\n",
     ),
     _plan(
         "reserves for drafts that the budget cuts",
         KNOWN,
-        "            known = len(sequence.known_tokens)\n"
-        "            if self.allocator.can_allocate(table.missing(known + len(drafts))):\n"
-        "                table.reserve(known + len(drafts))\n"
-        "            drafts = drafts[:left]\n",
+        "        known = len(sequence.known_tokens)\n"
+        "        if allocator.can_allocate(table.missing(known + len(drafts))):\n"
+        "            table.reserve(known + len(drafts))\n"
+        "        drafts = drafts[:left]\n",
     ),
     _plan(
         "asks for permission where no block is missing",

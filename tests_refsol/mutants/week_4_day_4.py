@@ -97,34 +97,34 @@ READIES = [
 ]
 
 # Task 4.
-TOKENS = "        tokens = len(sequence.known_tokens) + num_placeholders(sequence)\n"
-WHILE = "        while not self.allocator.can_allocate(missing, keep_watermark=False):\n"
-YOUNGEST = "            youngest = self.running[-1]\n"
-GIVES_UP = "            if youngest is sequence:\n                return False\n"
-RESERVE = "        sequence.block_table.reserve(tokens)\n"
+TOKENS = "    tokens = len(sequence.known_tokens) + num_placeholders(sequence)\n"
+WHILE = "    while not scheduler.allocator.can_allocate(missing, keep_watermark=False):\n"
+YOUNGEST = "        youngest = scheduler.running[-1]\n"
+GIVES_UP = "        if youngest is sequence:\n            return False\n"
+RESERVE = "    sequence.block_table.reserve(tokens)\n"
 
 
 def _room(idea: str, old: str, new: str) -> Mutant:
-    return _mutant("4.4.4", "async_scheduler", idea, old, new, "AsyncScheduler.make_room")
+    return _mutant("4.4.4", "placeholders", idea, old, new, "make_room_ahead")
 
 
 ROOMS = [
-    _room("no block for the placeholder", TOKENS, "        tokens = len(sequence.known_tokens)\n"),
+    _room("no block for the placeholder", TOKENS, "    tokens = len(sequence.known_tokens)\n"),
     _room(
         "one more token whether it is known or not",
         TOKENS,
-        "        tokens = len(sequence.known_tokens) + 1\n",
+        "    tokens = len(sequence.known_tokens) + 1\n",
     ),
     _room(
         "asks for it, and does not reserve it",
         RESERVE,
-        "        sequence.block_table.reserve(len(sequence.known_tokens))\n",
+        "    sequence.block_table.reserve(len(sequence.known_tokens))\n",
     ),
     _room("keeps the watermark", WHILE, WHILE.replace(", keep_watermark=False", "")),
     _room(
         "is planned without a place",
         GIVES_UP,
-        "            if youngest is sequence:\n                return True\n",
+        "        if youngest is sequence:\n            return True\n",
     ),
     _room(
         "preempts where no block is missing",
@@ -134,12 +134,12 @@ ROOMS = [
     _room(
         "a request in flight is not preempted",
         YOUNGEST,
-        "            youngest = next((one for one in reversed(self.running) if not one.num_in_flight), sequence)\n",
+        "        youngest = next((one for one in reversed(scheduler.running) if not one.num_in_flight), sequence)\n",
     ),
     _room(
         "all that is in flight needs a new slot",
         TOKENS,
-        "        tokens = len(sequence.known_tokens) + sequence.num_in_flight\n",
+        "    tokens = len(sequence.known_tokens) + sequence.num_in_flight\n",
     ),
 ]
 

@@ -134,11 +134,8 @@ def test_a_quantized_product_is_numpys_of_the_rounded_rows(path, rng, bits, grou
         biases, wide_biases = given(-(2 ** (bits - 1)) * rng.random((O, 2)), kind)
         y = np.zeros((R, O), x.dtype)
         constants = quantized_product.pack_constants(scales, biases)
-        arrays = (
-            of_numpy(x, dtype),
-            of_numpy(quantized_product.pack(numbers, bits)),
-            of_numpy(constants, kind),
-        )
+        words = of_numpy(quantized_product.pack(numbers, bits))
+        arrays = (of_numpy(x, dtype), words, of_numpy(constants, kind))
         quantized_product.multiply(*arrays, None, of_numpy(y, dtype), group_size, bits, threads=2)
         matrix = numbers.reshape(O, 2, -1) * wide_scales[..., None] + wide_biases[..., None]
         groups = wide_x.reshape(R, 2, -1).astype(np.float32)
@@ -214,14 +211,18 @@ def test_attention_of_decodes_is_numpys(path, rng, heads, kv_heads, size, dtype)
             np.testing.assert_allclose(numbers_of(out[row, head]), expected, atol=atol)
 
 
+CHUNKS = [  # rows, tokens before them, window, heads, heads of keys, numbers of a head
+    (1, 0, None, 4, 2, 32),
+    (7, 0, None, 6, 2, 80),
+    (21, 300, None, 4, 4, 16),
+    (40, 530, 33, 8, 1, 64),
+    (30, 0, 5, 2, 2, 256),
+    (5, 1000, 2000, 3, 1, 48),
+]
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize(
-    ("rows", "past", "window", "heads", "kv_heads", "size"),
-    [
-        (1, 0, None, 4, 2, 32), (7, 0, None, 6, 2, 80), (21, 300, None, 4, 4, 16), (40, 530, 33, 8, 1, 64),
-        (30, 0, 5, 2, 2, 256), (5, 1000, 2000, 3, 1, 48),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rows", "past", "window", "heads", "kv_heads", "size"), CHUNKS)
 def test_attention_of_a_chunk_is_numpys(path, rng, dtype, rows, past, window, heads, kv_heads, size):
     """Tokens at any slots; those of others hold NaN. Scores up to 100 and down to -100."""
     tokens = past + rows
@@ -329,10 +330,8 @@ def test_wrong_arguments_are_refused():
         of_numpy(np.zeros((4, 4))[:, 1:])
     with pytest.raises(ValueError, match="5 bits in groups of 64"):
         quantized_product.multiply(x, w, w, None, y, 64, 5)
-    query, keys = (
-        of_numpy(np.zeros((1, 3, 24), np.float32)),
-        KeptArray(of_numpy(np.zeros((4, 1, 24), np.float32))),
-    )
+    query = of_numpy(np.zeros((1, 3, 24), np.float32))
+    keys = KeptArray(of_numpy(np.zeros((4, 1, 24), np.float32)))
     with pytest.raises(ValueError, match="3 heads of 24 numbers over 1 heads of keys"):
         decode_attention.attend(query, keys, keys, query, x, x, x, 1.0)
     with pytest.raises(
@@ -574,11 +573,8 @@ def test_a_compilers_errors_have_their_places_in_the_file_itself():
 
 def test_a_blank_task_has_its_address(sources):
     """What a stub returns; the products of an engine do without it."""
-    blank = (
-        (FOLDER / "product.cpp")
-        .read_text()
-        .replace("  Line sums[R][B];", "  return 2;\n  Line sums[R][B];", 1)
-    )
+    source, line = (FOLDER / "product.cpp").read_text(), "  Line sums[R][B];"
+    blank = source.replace(line, f"  return 2;\n{line}", 1)
     sources.update({"product.cpp": blank} | {name: (GIVEN / name).read_text() for name in library.HEADERS})
     forget()
     x, y = (of_numpy(np.zeros(shape, np.float32)) for shape in ((2, 8), (2, 64)))

@@ -21,11 +21,6 @@ def native(port):
     return importlib.import_module("tiny_llm_given.mlx.native")
 
 
-@pytest.fixture(scope="module")
-def quantized(port):
-    return importlib.import_module("tiny_llm_given.mlx.native_quantized")
-
-
 def plain(port, native, rng, O, I, dtype):
     """A matrix (O, I), and packed."""
     w = port.array(rng.normal(size=(O, I)), dtype)
@@ -81,41 +76,6 @@ def test_a_trace_is_refused(port, native, rng):
     _, packed = plain(port, native, rng, 16, 6, "float32")
     with pytest.raises(RuntimeError, match="transformations like compile"):
         port.backend_module.trace(packed, port.array(np.ones((1, 6))))
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("bits", [4, 8])
-def test_quantized_matrices_multiply_are_looked_up_and_joined(port, quantized, rng, bits, dtype):
-    made = [
-        port.quantize_matrix(port.array(rng.normal(size=(O, 64)), dtype), group_size=32, bits=bits)
-        for O in (16, 48)
-    ]
-    a, b = map(port.given.native_quantized, made)
-    w = np.concatenate(
-        [port.numpy(port.dequantize_weights(*each.parts, each.group_size, bits)) for each in made]
-    )
-    both = quantized.NativeQuantizedMatrix.joined([a, b])
-    assert both.nbytes == sum(each.nbytes for each in made) and both.dtype == made[0].dtype
-    ids = [[0, 63], [16, 31]]
-    np.testing.assert_array_equal(port.numpy(both.rows(port.array(ids))), w[ids])
-    x = port.array(rng.normal(size=(2, 3, 64)), dtype)
-    expected = port.numpy(x).astype(float) @ w.astype(float).T
-    found = both(x)
-    assert found.dtype == x.dtype
-    assert np.linalg.norm(port.numpy(found) - expected) < 0.02 * np.linalg.norm(expected)
-    weights = port.given.native_quantized(made[0])
-    assert weights.shape == (16, 64)
-    np.testing.assert_array_equal(port.numpy(weights(x)), port.numpy(a(x)))
-
-
-def test_quantized_matrices_that_do_not_fit_are_refused(port, quantized, rng):
-    def made(O, bits=4, dtype="float32"):
-        w = port.quantize_matrix(port.array(rng.normal(size=(O, 64)), dtype), group_size=32, bits=bits)
-        return port.given.native_quantized(w)
-
-    for other in (made(17), made(16, bits=8), made(16, dtype="bfloat16")):
-        with pytest.raises(ValueError, match="cannot be joined"):
-            quantized.NativeQuantizedMatrix.joined([made(16), other])
 
 
 def test_threads_are_those_of_the_environment_or_the_cores(monkeypatch):

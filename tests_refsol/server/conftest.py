@@ -16,6 +16,8 @@ from tiny_llm_kit.repo import MODELS
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.server import ServerOptions, create_app
 
+from .asking import client_of
+
 Loaded = tuple[Port, Any, Any]
 
 
@@ -51,10 +53,8 @@ def client_with(loaded: Loaded) -> Callable[..., AbstractContextManager[openai.O
 
     @contextmanager
     def run(model: Loaded = loaded, **engine: Any) -> Iterator[openai.OpenAI]:
-        with (
-            BackgroundServer(create_app(lambda: LLM.of(*model, **engine), ServerOptions())) as server,
-            openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
-        ):
+        app = create_app(lambda: LLM.of(*model, **engine), ServerOptions())
+        with BackgroundServer(app) as server, client_of(server) as client:
             yield client
 
     return run

@@ -31,10 +31,8 @@ def expected(loaded, ids, count=2):
     """The library's log-probabilities of a prompt's tokens."""
     params = SamplingParams(max_tokens=1, prompt_logprobs=count)
     [output] = LLM.of(*loaded, **ENGINE).generate([ids], params, use_tqdm=False)
-    return [
-        None if best is None else best[token].logprob
-        for token, best in zip(ids, output.prompt_logprobs, strict=True)
-    ]
+    both = zip(ids, output.prompt_logprobs, strict=True)
+    return [None if best is None else best[token].logprob for token, best in both]
 
 
 @pytest.mark.parametrize("as_ids", [False, True])
@@ -80,15 +78,11 @@ def test_the_prompt_alone(client, loaded):
 
 def test_an_engine_that_pads_its_steps_says_why_it_has_none(client_with):
     with client_with(**ENGINE, bucketing_strategy="exponential") as client:
-        assert (
-            client.completions.create(**ASKED, prompt="a", max_tokens=1, echo=True)
-            .choices[0]
-            .text.startswith("a")
-        )
-        with pytest.raises(
-            openai.BadRequestError, match="echo needs steps of any number of sampled rows"
-        ) as refused:
-            client.completions.create(**ASKED, prompt="a", max_tokens=1, echo=True, logprobs=1)
+        asked = {**ASKED, "prompt": "a", "max_tokens": 1, "echo": True}
+        assert client.completions.create(**asked).choices[0].text.startswith("a")
+        says = "echo needs steps of any number of sampled rows"
+        with pytest.raises(openai.BadRequestError, match=says) as refused:
+            client.completions.create(**asked, logprobs=1)
         assert refused.value.param == "echo"
 
 
@@ -98,10 +92,8 @@ def test_a_prompt_is_written_once_for_all_its_answers_and_others_are_served_mean
     reads, turns = [], []
     answers = [SimpleNamespace(prompt_sampled=dict(enumerate(best)))]
     echo = Echo([TEXT * 20], [ids], 3, lambda: reads.append(1) or answers)
-    form, pieces = (
-        CompletionFormat("m", loaded[2], True, True, echo),
-        [Piece(n, "a", best[:2]) for n in range(3)],
-    )
+    form = CompletionFormat("m", loaded[2], True, True, echo)
+    pieces = [Piece(n, "a", best[:2]) for n in range(3)]
 
     async def others():
         while True:

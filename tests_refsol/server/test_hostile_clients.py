@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -34,16 +34,11 @@ from tiny_llm_kit.server.openai_api.submission import chat_ids
 from tiny_llm_kit.server.openai_api.text_work import TextWork
 from tiny_llm_kit.server.server import ServerOptions, create_app
 
-ENGINE = {
-    "block_size": 16,
-    "num_blocks": 100,
-    "max_num_seqs": 4,
-    "max_num_batched_tokens": 64,
-    "max_model_len": 512,
-    "enforce_eager": True,
-}
+from .asking import JSON, PATIENCE, ask, read_to_end, until
+
+ENGINE = {"block_size": 16, "num_blocks": 100, "max_num_seqs": 4, "max_num_batched_tokens": 64}
+ENGINE |= {"max_model_len": 512, "enforce_eager": True}
 MOST = 8  # connections
-PATIENCE = 300.0  # seconds: only what never comes takes as long
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +48,6 @@ def server(loaded_last):
     app = create_app(lambda: LLM.of(*loaded_last, **ENGINE), options)
     with BackgroundServer(app, limits=ConnectionLimits(MOST, 64)) as started:
         yield started
-
-
-def ask(server, method, path, body=None, headers=None):
-    """Status, headers, and the body as JSON."""
-    connection = server.connection()
-    payload = None if body is None else json.dumps(body)
-    connection.request(method, path, payload, {"Content-Type": "application/json", **(headers or {})})
-    answer = connection.getresponse()
-    found = json.loads(answer.read() or b"{}")
-    connection.close()
-    return answer.status, answer.headers, found
 
 
 @contextmanager
@@ -90,46 +74,28 @@ LONG = "hello wo " * 10_000
 TURN = {"role": "user", "content": "Hi"}
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "says"),
-    [
-        ("/v1/completions", {"prompt": ["a"] * 50_000}, "prompt: 50000 prompts: give at most 10000"),
-        (
-            "/v1/completions",
-            {"prompt": ["a"] * 21},
-            "prompt: 21 answers at once: this server takes at most 20",
-        ),
-        ("/v1/completions", {"prompt": ["a"] * 11, "n": 2}, "prompt: 22 answers at once"),
-        (
-            "/v1/completions",
-            {"prompt": [5] * 110, "n": 4, "logprobs": 20, "echo": True, "max_tokens": 10},
-            "logprobs: the answers may have 10080 log-probabilities, and this server returns at most 10000 (--max-req",
-        ),
-        ("/v1/completions", {"prompt": LONG}, "prompt has 90000 characters: max_model_len is 512 tokens"),
-        ("/v1/completions", {"prompt": ["a", LONG]}, "prompt[1] has 90000 characters: max_model_len is 512"),
-        (
-            "/v1/chat/completions",
-            {"messages": [{"role": "user", "content": LONG}]},
-            "messages has 90000 characters",
-        ),
-        (
-            "/v1/chat/completions",
-            {"messages": [TURN] * 20_000},
-            "messages: 20000 messages: give at most 10000",
-        ),
-        (
-            "/v1/chat/completions",
-            {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 9000}] * 2},
-            "messages: 18000 parts: give at most 10000",
-        ),
-        (
-            "/v1/completions",
-            {"prompt": "a", **{f"k{i}": 1 for i in range(200)}},
-            "201 fields: give at most 100",
-        ),
-        ("/tokenize", {"prompt": LONG}, "prompt has 90000 characters"),
-    ],
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+MANY_PROBABILITIES = {"prompt": [5] * 110, "n": 4, "logprobs": 20, "echo": True, "max_tokens": 10}
+TOO_MANY = (
+    "logprobs: the answers may have 10080 log-probabilities, and this server returns at most 10000 (--max-req"
 )
+PARTS = {"role": "user", "content": [{"type": "text", "text": ""}] * 9000}
+NEVER_SERVED = [
+    (COMPLETIONS, {"prompt": ["a"] * 50_000}, "prompt: 50000 prompts: give at most 10000"),
+    (COMPLETIONS, {"prompt": ["a"] * 21}, "prompt: 21 answers at once: this server takes at most 20"),
+    (COMPLETIONS, {"prompt": ["a"] * 11, "n": 2}, "prompt: 22 answers at once"),
+    (COMPLETIONS, MANY_PROBABILITIES, TOO_MANY),
+    (COMPLETIONS, {"prompt": LONG}, "prompt has 90000 characters: max_model_len is 512 tokens"),
+    (COMPLETIONS, {"prompt": ["a", LONG]}, "prompt[1] has 90000 characters: max_model_len is 512"),
+    (CHAT, {"messages": [{"role": "user", "content": LONG}]}, "messages has 90000 characters"),
+    (CHAT, {"messages": [TURN] * 20_000}, "messages: 20000 messages: give at most 10000"),
+    (CHAT, {"messages": [PARTS] * 2}, "messages: 18000 parts: give at most 10000"),
+    (COMPLETIONS, {"prompt": "a", **{f"k{i}": 1 for i in range(200)}}, "201 fields: give at most 100"),
+    ("/tokenize", {"prompt": LONG}, "prompt has 90000 characters"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "says"), NEVER_SERVED)
 def test_what_can_never_be_served_is_refused_unread(server, monkeypatch, path, body, says):
     seen = texts_seen(server, monkeypatch)
     status, _, found = ask(server, "POST", path, body)
@@ -174,10 +140,8 @@ def test_others_are_served_while_a_template_loops(server, templates, monkeypatch
     templates.use(LOOP)
     with ThreadPoolExecutor() as pool:
         looping = pool.submit(ask, server, "POST", "/tokenize", {"messages": [TURN]})
-        for path, body in (
-            ("/v1/completions", {"prompt": "a", "max_tokens": 1}),
-            ("/tokenize", {"prompt": "a " * 2000}),
-        ):
+        answered = {"/v1/completions": {"prompt": "a", "max_tokens": 1}, "/tokenize": {"prompt": "a " * 2000}}
+        for path, body in answered.items():
             assert ask(server, "POST", path, body)[0] == 200
         assert not looping.done()
         while not looping.done():
@@ -262,12 +226,7 @@ def test_long_texts_are_encoded_beside_the_event_loop(server, monkeypatch):
 
 def request_bytes(path, body, **headers) -> bytes:
     payload = json.dumps(body).encode()
-    lines = {
-        "Host": "127.0.0.1",
-        "Content-Type": "application/json",
-        "Content-Length": len(payload),
-        **headers,
-    }
+    lines = {"Host": "127.0.0.1", **JSON, "Content-Length": len(payload), **headers}
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + payload
 
@@ -278,11 +237,8 @@ def request_bytes(path, body, **headers) -> bytes:
 def is_closed(connection) -> bool:
     """Whether the server closes it."""
     connection.settimeout(PATIENCE)
-    try:
-        while connection.recv(4096):
-            pass
-    except ConnectionResetError:
-        pass
+    with suppress(ConnectionResetError):
+        read_to_end(connection)
     return True
 
 
@@ -305,9 +261,7 @@ def test_an_open_stream_is_never_closed_for_silent_ones(server):
         assert stream.recv(12) == b"HTTP/1.1 200"
         for _ in range(2 * MOST):
             stack.enter_context(dialled(server))
-        got = b""
-        while data := stream.recv(65536):
-            got += data
+        got = read_to_end(stream)
     assert b"[DONE]" in got and b'"length"' in got
 
 
@@ -408,9 +362,7 @@ def test_a_body_with_two_lengths_is_the_last_request_of_its_connection(server):
     for before in (b"", once):
         with dialled(server, before + head + b"\r\n\r\n" + chunk + once) as made:
             made.settimeout(PATIENCE)
-            got = b""
-            while data := made.recv(4096):
-                got += data
+            got = read_to_end(made)
         assert got.count(b"HTTP/1.1 200") == 1 + bool(before) and got.count(b"connection: close") == 1, got
 
 
@@ -418,11 +370,8 @@ def test_a_body_with_two_lengths_is_the_last_request_of_its_connection(server):
 def test_another_protocol_is_one_quiet_line(server, monkeypatch, protocol):
     lines = []
     monkeypatch.setattr(logging.getLogger("uvicorn.error"), "warning", lambda *line: lines.append(line[0]))
-    wanted = {
-        "Connection": "Upgrade, HTTP2-Settings",
-        "Upgrade": protocol,
-        "HTTP2-Settings": "AAMAAABkAAQAAP__",
-    }
+    wanted = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": protocol}
+    wanted["HTTP2-Settings"] = "AAMAAABkAAQAAP__"
     wanted |= {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version": "13"}
     assert ask(server, "GET", "/health", headers=wanted)[0] == 200
     assert lines == ["upgrades to other protocols are not supported: answered in HTTP/1.1"]
@@ -434,9 +383,7 @@ def test_a_half_closed_connection_gets_its_answer(server):
         body = {"prompt": "Hello", "max_tokens": 60, "ignore_eos": True, "temperature": 0, "stream": streams}
         with dialled(server, request_bytes("/v1/completions", body)) as half:
             half.shutdown(socket.SHUT_WR)
-            got = b""
-            while data := half.recv(65536):
-                got += data
+            got = read_to_end(half)
         assert b'"finish_reason": "length"' in got, got[-300:]
 
 
@@ -463,13 +410,6 @@ def test_a_client_that_has_closed_both_sides_is_gone(server, monkeypatch):
         begun.clear()
         may_go_on.clear()
     assert ends == ["abort", "abort"]
-
-
-def until(is_so):
-    end = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 def test_a_message_is_logged_once_a_minute():
@@ -527,17 +467,10 @@ def test_nobody_waits_longer_than_clients_do():
 # ---- hosts
 
 
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        ("evil.example", 400),
-        ("127.0.0.1:80", 200),
-        ("LocalHost", 200),
-        ("[::1]:8000", 200),
-        ("", 400),
-        ("[", 400),
-    ],
-)
+HOSTS = {"evil.example": 400, "127.0.0.1:80": 200, "LocalHost": 200, "[::1]:8000": 200, "": 400, "[": 400}
+
+
+@pytest.mark.parametrize(("host", "status"), HOSTS.items())
 def test_only_requests_for_this_server_are_served(server, host, status):
     """A page whose name leads to this address sends its own name."""
     found, _, body = ask(server, "GET", "/health", headers={"Host": host})

@@ -5,7 +5,6 @@ import importlib
 import pickle
 import re
 import sys
-import time
 from types import ModuleType, SimpleNamespace
 
 import openai
@@ -19,20 +18,17 @@ from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api.errors import ApiError, overloaded
 from tiny_llm_kit.server.openai_api.server_options import ServerOptions
 from tiny_llm_kit.server.openai_api.service_contract import ServiceRequest
+from tiny_llm_kit.server.replicas import replica_options
 from tiny_llm_kit.server.replicas.engine_replica import EngineReplica
 from tiny_llm_kit.server.replicas.replica_metrics import ReplicaMetrics
-from tiny_llm_kit.server.replicas.replica_options import (
-    INSTALL,
-    PATIENCE,
-    ReplicaOptions,
-    not_started,
-    one_line,
-)
+from tiny_llm_kit.server.replicas.replica_options import INSTALL, ReplicaOptions, not_started, one_line
 from tiny_llm_kit.server.replicas.replica_request import ReplicaPieces
 from tiny_llm_kit.server.replicas.replica_stream import LOST, ReplicaStream
 from tiny_llm_kit.server.replicas.replicated_service import ReplicatedService
 from tiny_llm_kit.server.server import app_around
 from tiny_llm_ref import SamplingParams
+
+from .asking import client_of, until
 
 
 class Died(Exception):
@@ -84,9 +80,8 @@ def test_pieces_come_as_the_replica_sends_them():
 @pytest.mark.parametrize("before", [[], [ACCEPTED]], ids=["sent", "accepted"])
 def test_a_request_whose_replica_dies_before_its_first_piece_is_sent_again(before, streamed):
     losses = []
-    stream = stream_of(
-        Call(before, dies=True), Call([ACCEPTED, gain("a", "stop")]), streamed=streamed, losses=losses
-    )
+    calls = Call(before, dies=True), Call([ACCEPTED, gain("a", "stop")])
+    stream = stream_of(*calls, streamed=streamed, losses=losses)
     assert asyncio.run(read(stream)) == ["a"] and losses == [True]
 
 
@@ -107,11 +102,9 @@ def test_a_client_that_has_received_a_piece_gets_an_error_and_no_second_beginnin
 
 
 def test_a_client_without_a_stream_has_received_nothing_so_its_request_is_sent_again():
-    stream = stream_of(
-        Call([ACCEPTED, gain("a"), gain("b")], dies=True),
-        Call([ACCEPTED, gain("x"), gain("y", "stop")]),
-        streamed=False,
-    )
+    first = Call([ACCEPTED, gain("a"), gain("b")], dies=True)
+    second = Call([ACCEPTED, gain("x"), gain("y", "stop")])
+    stream = stream_of(first, second, streamed=False)
     assert asyncio.run(read(stream)) == ["xy"], "nothing of the first answer is in the second"
     assert len(stream.sequences[0].tokens) == 2, "the tokens of the first answer do not count"
 
@@ -139,11 +132,8 @@ def counted(*calls, leaves=False) -> dict[str, float]:
     asyncio.run(run())
     text = metrics.text().decode()
     assert metrics.value("num_requests_running") == metrics.value("num_requests_waiting") == 0
-    return {
-        name: float(value)
-        for name, value in re.findall(r"^vllm:(\w+)\{.*\} (\S+)$", text, re.M)
-        if float(value) and not name.endswith("_created")
-    }
+    values = re.findall(r"^vllm:(\w+)\{.*\} (\S+)$", text, re.M)
+    return {name: float(value) for name, value in values if float(value) and not name.endswith("_created")}
 
 
 def test_metrics_of_replicas_have_the_names_of_vllm():
@@ -253,17 +243,19 @@ def replicas(loaded_last):
     return LocalReplicas(loaded_last)
 
 
+def service_of(replicas, tokenizer, facts, metrics) -> ReplicatedService:
+    return ReplicatedService(ServerOptions(), tokenizer, facts, replicas.call, (Died,), metrics)
+
+
 @pytest.fixture(scope="module")
 def client(replicas, loaded_last):
     metrics = ReplicaMetrics("tiny-qwen3")
 
     def make_service(app):
-        return ReplicatedService(
-            ServerOptions(), loaded_last[2], replicas.facts, replicas.call, (Died,), metrics
-        )
+        return service_of(replicas, loaded_last[2], replicas.facts, metrics)
 
     with BackgroundServer(app_around(make_service, ServerOptions(), metrics)) as server:
-        yield openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300)
+        yield client_of(server)
 
 
 @pytest.fixture(scope="module")
@@ -304,9 +296,8 @@ def test_a_prompt_that_comes_back_has_the_log_probabilities_of_its_replica(clien
     [whole] = client.completions.create(**asked, temperature=0).choices
     values = whole.logprobs.token_logprobs
     assert whole.text.startswith(asked["prompt"]) and values[0] is None and None not in values[1:]
-    chunks = [
-        chunk.choices[0].logprobs for chunk in client.completions.create(**asked, temperature=0, stream=True)
-    ]
+    stream = client.completions.create(**asked, temperature=0, stream=True)
+    chunks = [chunk.choices[0].logprobs for chunk in stream]
     assert [value for each in chunks for value in each.token_logprobs] == pytest.approx(values)
 
 
@@ -376,24 +367,20 @@ def test_during_a_drain_requests_are_refused_in_json_and_open_ones_end(replicas,
         return replicas.replica.facts()
 
     def make_service(app):
-        made.append(
-            ReplicatedService(ServerOptions(), loaded_last[2], facts, replicas.call, (Died,), metrics)
-        )
+        made.append(service_of(replicas, loaded_last[2], facts, metrics))
         return made[0]
 
     with BackgroundServer(app_around(make_service, ServerOptions(), metrics)) as server:
         [service], loop = made, server.server._loop
-        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as other:
+        with client_of(server) as other:
             stream = ask(other, stream=True, extra_body={"ignore_eos": True})
             next(iter(stream))
             draining = asyncio.run_coroutine_threadsafe(service.drain(), loop)
-            while service.state != "stopping":
-                time.sleep(0.005)
+            until(lambda: service.state == "stopping")
             with pytest.raises(openai.InternalServerError) as refused:
                 ask(other)
-            assert (
-                refused.value.status_code == 503 and refused.value.body["message"] == "the server is stopping"
-            )
+            error = refused.value
+            assert (error.status_code, error.body["message"]) == (503, "the server is stopping")
             assert list(stream)[-1].choices[0].finish_reason == "length"
             draining.result(60)
 
@@ -401,11 +388,9 @@ def test_during_a_drain_requests_are_refused_in_json_and_open_ones_end(replicas,
 def test_a_ray_that_does_not_start_is_one_line():
     said = not_started(TimeoutError("Timed out waiting for file x\n"))
     assert said.startswith("Ray did not start: Timed out waiting for file x; ") and "\n" not in said
-    assert all(name in said for name in PATIENCE) and len(PATIENCE) == 2
-    assert (
-        one_line(RuntimeError("Traceback:\n  at x\nValueError: no such device\n\n"))
-        == "ValueError: no such device"
-    )
+    assert all(name in said for name in replica_options.PATIENCE) and len(replica_options.PATIENCE) == 2
+    lines = "Traceback:\n  at x\nValueError: no such device\n\n"
+    assert one_line(RuntimeError(lines)) == "ValueError: no such device"
     assert one_line(RuntimeError("")) == "RuntimeError"
 
 
@@ -440,9 +425,8 @@ def test_a_dead_engine_is_unhealthy_and_a_live_one_is_not(loaded_last):
 def test_replicas_are_fixed_or_between_two_limits():
     assert ReplicaOptions(3).scaling == {"num_replicas": 3}
     scaling = ReplicaOptions(1, 4, target_ongoing_requests=16).scaling
-    assert scaling["autoscaling_config"] == {
-        "min_replicas": 1, "max_replicas": 4, "target_ongoing_requests": 16,
-    }  # fmt: skip
+    limits = {"min_replicas": 1, "max_replicas": 4, "target_ongoing_requests": 16}
+    assert scaling["autoscaling_config"] == limits
 
 
 @pytest.mark.parametrize(
@@ -454,20 +438,20 @@ def test_each_replica_reserves_a_device(device, reserves):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("line", "says"),
     [
-        (["--replicas", "3", "--max-replicas", "2"], "max_replicas is 2: give at least 3"),
-        (["--replicas", "2"], INSTALL),
-        (["--replicas", "2", "--api-key", ""], "api_key is empty"),
+        ("--replicas 3 --max-replicas 2", "max_replicas is 2: give at least 3"),
+        ("--replicas 2", INSTALL),
+        ("--replicas 2 --api-key=", "api_key is empty"),
     ],
 )
-def test_the_command_ends_with_one_line(arguments, says, capsys, monkeypatch):
+def test_the_command_ends_with_one_line(line, says, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SystemExit) as ended:
-        serve.main(["--port", "0", *arguments])
+        serve.main(["--port", "0", *line.split()])
     assert ended.value.code == 2
-    [line] = (capsys.readouterr().err.strip() or str(ended.value)).splitlines()
-    assert says in line
+    [said] = (capsys.readouterr().err.strip() or str(ended.value)).splitlines()
+    assert says in said
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two"])
@@ -510,9 +494,8 @@ def pending(number, request):
 
 def route(router, number, request, among=(A, B)):
     ranks = asyncio.run(router.choose_replicas(list(among), pending(number, request)))
-    assert sorted(one.replica_id.unique_id for rank in ranks for one in rank) == sorted(
-        one.replica_id.unique_id for one in among
-    ), "Ray may need the others"
+    names = [one.replica_id.unique_id for rank in ranks for one in rank]
+    assert sorted(names) == [one.replica_id.unique_id for one in among], "Ray may need the others"
     return ranks[0][0]
 
 

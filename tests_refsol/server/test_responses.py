@@ -31,16 +31,14 @@ def test_an_answer_is_that_of_the_same_conversation(client):
     expected = chat(client, ("system", "Be short."), ("user", "What is a KV cache?"), max_tokens=200)
     assert made.output_text == expected.choices[0].message.content
     assert (made.status, made.incomplete_details, made.error) == ("completed", None, None)
-    assert (made.usage.input_tokens, made.usage.output_tokens) == (
-        expected.usage.prompt_tokens, expected.usage.completion_tokens,
-    )  # fmt: skip
+    usage, theirs = made.usage, expected.usage
+    assert (usage.input_tokens, usage.output_tokens) == (theirs.prompt_tokens, theirs.completion_tokens)
     again = client.responses.create(
         **ASKED, input=[{"role": "user", "content": "Hi"}, *made.output, {"role": "user", "content": "More"}]
     )
     turns = ("user", "Hi"), ("assistant", made.output_text), ("user", "More")
-    assert again.output_text == chat(client, *turns).choices[0].message.content, (
-        "an answer goes back in as it is"
-    )
+    expected = chat(client, *turns).choices[0].message.content
+    assert again.output_text == expected, "an answer goes back in as it is"
 
 
 def test_an_answer_that_is_cut_off_says_so(client):
@@ -57,10 +55,8 @@ def test_a_stream_has_the_events_of_the_api(client, limit):
     kinds = [event.type.removeprefix("response.") for event in events]
     inner = [kind for kind in kinds if kind != "output_text.delta"]
     end = "completed" if limit == 200 else "incomplete"
-    assert inner == [
-        "created", "in_progress", "output_item.added", "content_part.added", "output_text.done", "content_part.done",
-        "output_item.done", end,
-    ]  # fmt: skip
+    parts = "created in_progress output_item.added content_part.added output_text.done content_part.done"
+    assert inner == [*parts.split(), "output_item.done", end]
     assert [event.sequence_number for event in events] == list(range(len(events)))
     text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     assert text == whole.output_text == events[-1].response.output_text
@@ -73,25 +69,20 @@ def test_a_stream_has_the_events_of_the_api(client, limit):
         assert stream.get_final_response().output_text == text
 
 
-@pytest.mark.parametrize(
-    ("body", "param", "says"),
-    [
-        ({"input": "a", "previous_response_id": "resp_1"}, "previous_response_id", "not supported"),
-        ({"input": "a", "tools": [{"type": "function", "name": "f"}]}, "tools", "not supported: tools"),
-        ({"input": "a", "background": True}, "background", "not supported"),
-        ({"input": "a", "max_output_tokens": 0}, "max_output_tokens", "greater than or equal to 1"),
-        ({"input": []}, "input", "at least 1 item"),
-        (
-            {"input": [{"type": "function_call_output", "output": "x"}]},
-            "input",
-            "use /v1/chat/completions for tools",
-        ),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input", "input[0].content[0]"),
-        ({"input": "a", "model": "other"}, "model", "there is no such model"),
-        ({"input": "a " * 3000}, "input", "input"),
-    ],
-    ids=lambda each: str(each)[:50],
-)
+NOT_THERE = [
+    ({"input": "a", "previous_response_id": "resp_1"}, "previous_response_id", "not supported"),
+    ({"input": "a", "tools": [{"type": "function", "name": "f"}]}, "tools", "not supported: tools"),
+    ({"input": "a", "background": True}, "background", "not supported"),
+    ({"input": "a", "max_output_tokens": 0}, "max_output_tokens", "greater than or equal to 1"),
+    ({"input": []}, "input", "at least 1 item"),
+    ({"input": [{"type": "function_call_output", "output": "x"}]}, "input", "use /v1/chat/completions for"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input", "input[0].content[0]"),
+    ({"input": "a", "model": "other"}, "model", "there is no such model"),
+    ({"input": "a " * 3000}, "input", "input"),
+]
+
+
+@pytest.mark.parametrize(("body", "param", "says"), NOT_THERE, ids=lambda each: str(each)[:50])
 def test_what_is_not_there_is_refused_by_its_name(client, body, param, says):
     with pytest.raises((openai.BadRequestError, openai.NotFoundError)) as refused:
         client.post("/responses", body={**ASKED, **body}, cast_to=object)
@@ -100,15 +91,9 @@ def test_what_is_not_there_is_refused_by_its_name(client, body, param, says):
 
 def test_thoughts_are_an_item_of_their_own():
     form = ResponsesFormat("m", None, ResponseBody(input="a"), AnswerReader(ThoughtReader(True), None))
-    usage = {
-        "prompt_tokens": 1,
-        "completion_tokens": 2,
-        "total_tokens": 3,
-        "prompt_tokens_details": {"cached_tokens": 0},
-    }
-    found = form.whole([Piece(0, "hm</think>yes", [], "stop")], usage)
-    assert [item["type"] for item in found["output"]] == ["message", "reasoning"]
-    assert (
-        found["output"][1]["content"][0]["text"] == "hm" and found["output"][0]["content"][0]["text"] == "yes"
-    )
+    usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    usage["prompt_tokens_details"] = {"cached_tokens": 0}
+    answer, thought = form.whole([Piece(0, "hm</think>yes", [], "stop")], usage)["output"]
+    assert (answer["type"], answer["content"][0]["text"]) == ("message", "yes")
+    assert (thought["type"], thought["content"][0]["text"]) == ("reasoning", "hm")
     assert form.output(AnswerDelta("yes"), False)[0]["id"] == form.message_id

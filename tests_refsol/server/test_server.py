@@ -6,10 +6,10 @@ Oracle for every answer: the same request alone, by `LLM.generate`.
 import asyncio
 import base64
 import hashlib
-import http.client
 import itertools
 import json
 import logging
+import math
 import os
 import re
 import signal
@@ -17,7 +17,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,15 +45,11 @@ from tiny_llm_kit.server.server import ServerOptions, create_app
 from tiny_llm_kit.trace.timeline.live import LiveTimeline
 from tiny_llm_ref import SamplingParams
 
+from .asking import JSON, PATIENCE, ask, client_of, exchange, read_to_end, until
+
 QUESTIONS = ["What is chunked prefill?", "What is a KV cache?", "Hello", "What is RoPE?"]
-SMALL = {
-    "block_size": 16,
-    "num_blocks": 200,
-    "max_num_seqs": 4,
-    "max_num_batched_tokens": 64,
-    "enforce_eager": True,
-}
-PATIENCE = 120.0  # seconds: only what never comes takes as long
+SMALL = {"block_size": 16, "num_blocks": 200, "max_num_seqs": 4}
+SMALL |= {"max_num_batched_tokens": 64, "enforce_eager": True}
 
 
 @pytest.fixture(scope="module")
@@ -100,24 +95,8 @@ def client(server):
     return client_of(server)
 
 
-def client_of(server, **options) -> openai.OpenAI:
-    options = {"api_key": "none", "max_retries": 0, "timeout": PATIENCE, **options}
-    return openai.OpenAI(base_url=f"{server.url}/v1", **options)
-
-
 def conversation(question):
     return [{"role": "user", "content": question}]
-
-
-def ask(server, method, path, body=None, headers=None) -> tuple[int, http.client.HTTPResponse, dict]:
-    """A request without any client library: status, headers, and the body as JSON."""
-    connection = server.connection()
-    payload = body if body is None or isinstance(body, bytes) else json.dumps(body)
-    connection.request(method, path, payload, {"Content-Type": "application/json", **(headers or {})})
-    answer = connection.getresponse()
-    text = answer.read()
-    connection.close()
-    return answer.status, answer.headers, json.loads(text) if text.startswith(b"{") else {}
 
 
 def completion(server, **body):
@@ -128,15 +107,8 @@ def completion(server, **body):
 def open_stream(server, **body):
     """A stream of `/v1/completions` that has sent its first token and is not read on."""
     connection = server.connection()
-    body = {
-        "prompt": "Hello",
-        "stream": True,
-        "temperature": 0,
-        "ignore_eos": True,
-        "max_tokens": 2000,
-        **body,
-    }
-    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    asked = {"prompt": "Hello", "stream": True, "temperature": 0, "ignore_eos": True, "max_tokens": 2000}
+    connection.request("POST", "/v1/completions", json.dumps({**asked, **body}), JSON)
     answer = connection.getresponse()
     assert answer.status == 200, answer.read()
     answer.first_line = answer.readline()
@@ -148,14 +120,6 @@ def open_stream(server, **body):
         connection.close()
 
 
-def until(is_so, says="it never came to that", patience=PATIENCE):
-    """Waits for what another thread does."""
-    end = time.monotonic() + patience
-    while not is_so():
-        assert time.monotonic() < end, says
-        time.sleep(0.002)
-
-
 def engine_of(server):
     return server.app.state.service.llm.engine
 
@@ -163,10 +127,8 @@ def engine_of(server):
 def is_empty(server) -> bool:
     """Nobody waits or runs, and every block is free."""
     engine = engine_of(server)
-    return (
-        server.app.state.service.loop.num_open == 0
-        and engine.allocator.num_free == engine.allocator.num_blocks
-    )
+    is_idle = server.app.state.service.loop.num_open == 0
+    return is_idle and engine.allocator.num_free == engine.allocator.num_blocks
 
 
 # ---- answers
@@ -243,9 +205,8 @@ def test_several_prompts_and_answers_come_in_their_order(client, alone):
     assert len(texts) == 6
     assert texts[::2] == [alone(each, max_tokens=5, temperature=0.9, seed=7) for each in QUESTIONS[:3]]
     ids = client.completions.create(model="tiny-qwen3", prompt=[[64, 65], [66]], max_tokens=2, temperature=0)
-    assert [choice.text for choice in ids.choices] == [
-        alone([64, 65], max_tokens=2), alone([66], max_tokens=2)
-    ]  # fmt: skip
+    expected = [alone([64, 65], max_tokens=2), alone([66], max_tokens=2)]
+    assert [choice.text for choice in ids.choices] == expected
     assert ids.usage.prompt_tokens == 3 and ids.usage.completion_tokens == 4
 
 
@@ -259,18 +220,10 @@ def test_stop_strings_and_log_probabilities_of_both_endpoints(client, alone):
     assert choice.text == whole[: whole.index(stop)] and choice.finish_reason == "stop"
     found = choice.logprobs
     assert len(found.tokens) == len(found.token_logprobs) == len(found.top_logprobs) == len(found.text_offset)
-    assert all(
-        max(top.values()) == value
-        for top, value in zip(found.top_logprobs, found.token_logprobs, strict=True)
-    )
-    chat = client.chat.completions.create(
-        model="tiny-qwen3",
-        messages=conversation("Hello"),
-        temperature=0,
-        logprobs=True,
-        top_logprobs=3,
-        max_tokens=4,
-    )
+    both = zip(found.top_logprobs, found.token_logprobs, strict=True)
+    assert all(max(top.values()) == value for top, value in both)
+    asked = {"messages": conversation("Hello"), "temperature": 0, "max_tokens": 4}
+    chat = client.chat.completions.create(model="tiny-qwen3", **asked, logprobs=True, top_logprobs=3)
     [choice] = chat.choices
     content = choice.logprobs.content
     assert b"".join(bytes(each.bytes) for each in content).decode() == choice.message.content
@@ -358,10 +311,8 @@ def test_log_probabilities_of_a_stream_are_those_of_the_whole_answer(client):
 def test_an_event_of_a_stream_is_its_chunk_as_json(kind, with_usage):
     """Whatever the text: what surrounds it is written once per answer, and used again."""
     form = kind('name of "quotes"', None, False)
-    written, extra = (
-        form.events(StreamOptions(include_usage=with_usage), 3),
-        {"usage": None} if with_usage else {},
-    )
+    written = form.events(StreamOptions(include_usage=with_usage), 3)
+    extra = {"usage": None} if with_usage else {}
     texts = ["a", 'say "x"', "\\", "\0", "é\ud800\n", "b"]
     pieces = [Piece(index, text) for text in texts for index in (0, 1)] + [Piece(1, "end", [], "stop")]
     for piece in pieces:
@@ -375,9 +326,8 @@ def test_models_and_tokenize(server, client, loaded):
     assert client.models.retrieve("tiny-qwen3").id == "tiny-qwen3"
     status, _, found = ask(server, "POST", "/tokenize", {"prompt": QUESTIONS[0]})
     assert status == 200 and found["tokens"] == tokenizer.encode(QUESTIONS[0])
-    assert (
-        found["count"] == len(found["tokens"]) and found["max_model_len"] == engine_of(server).max_model_len
-    )
+    assert found["count"] == len(found["tokens"])
+    assert found["max_model_len"] == engine_of(server).max_model_len
     messages = conversation("Hello")
     _, _, found = ask(server, "POST", "/tokenize", {"messages": messages, "add_generation_prompt": False})
     assert found["tokens"] == tokenizer.encode(tokenizer.apply_chat_template(messages, False))
@@ -432,31 +382,31 @@ def test_interactive_requests_go_before_batch_requests(serving, low, high):
 # ---- errors
 
 
-@pytest.mark.parametrize(
-    ("body", "param", "says"),
-    [
-        ({"prompt": "a", "max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
-        ({"prompt": "a", "max_tokens": "5"}, "max_tokens", "valid integer"),
-        ({"prompt": "a", "temperature": 3}, "temperature", "less than or equal to 2"),
-        ({"prompt": "a", "tools": []}, "tools", "unknown parameter tools: leave it out"),
-        ({"prompt": "a", "frequency_penalty": 2.5}, "frequency_penalty", "less than or equal to 2"),
-        ({"prompt": "a", "repetition_penalty": 0}, "repetition_penalty", "greater than 0"),
-        ({"prompt": "a", "logit_bias": {"5": 101}}, "logit_bias", "less than or equal to 100"),
-        ({"prompt": "a", "logit_bias": {"99999": 1}}, "logit_bias", "give ids from 0 to"),
-        ({"prompt": "a", "stop_token_ids": [99999]}, "stop_token_ids", "give ids from 0 to"),
-        ({"prompt": "a", "min_tokens": 17}, "min_tokens", "give at most max_tokens, 16"),
-        ({"prompt": "a", "response_format": {"type": "json_schema"}}, "response_format", "needs json_schema"),
-        ({"prompt": "a", "structured_outputs": {"regex": "("}}, "structured_outputs", "has no grammar"),
-        ({"prompt": "a", "stop": ""}, "stop", "at least 1 character"),
-        ({"prompt": "a", "stop": ["a", "b" * 2000]}, "stop", "2000 characters: give at most 1024"),
-        ({"prompt": "a", "stream_options": {}}, "stream_options", "needs stream: true"),
-        ({"prompt": ""}, "prompt", "empty"),
-        ({"prompt": [10**6]}, "prompt", "not of this model"),
-        ({"prompt": [5] * 5000}, "prompt", "4096"),
-        ({"prompt": ["a", "b", "c"], "n": 128}, "prompt", "answers at once"),
-        ({}, "prompt", "required"),
-    ],
-)
+NEVER_SERVED = [
+    ({"prompt": "a", "max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
+    ({"prompt": "a", "max_tokens": "5"}, "max_tokens", "valid integer"),
+    ({"prompt": "a", "temperature": 3}, "temperature", "less than or equal to 2"),
+    ({"prompt": "a", "tools": []}, "tools", "unknown parameter tools: leave it out"),
+    ({"prompt": "a", "frequency_penalty": 2.5}, "frequency_penalty", "less than or equal to 2"),
+    ({"prompt": "a", "repetition_penalty": 0}, "repetition_penalty", "greater than 0"),
+    ({"prompt": "a", "logit_bias": {"5": 101}}, "logit_bias", "less than or equal to 100"),
+    ({"prompt": "a", "logit_bias": {"99999": 1}}, "logit_bias", "give ids from 0 to"),
+    ({"prompt": "a", "stop_token_ids": [99999]}, "stop_token_ids", "give ids from 0 to"),
+    ({"prompt": "a", "min_tokens": 17}, "min_tokens", "give at most max_tokens, 16"),
+    ({"prompt": "a", "response_format": {"type": "json_schema"}}, "response_format", "needs json_schema"),
+    ({"prompt": "a", "structured_outputs": {"regex": "("}}, "structured_outputs", "has no grammar"),
+    ({"prompt": "a", "stop": ""}, "stop", "at least 1 character"),
+    ({"prompt": "a", "stop": ["a", "b" * 2000]}, "stop", "2000 characters: give at most 1024"),
+    ({"prompt": "a", "stream_options": {}}, "stream_options", "needs stream: true"),
+    ({"prompt": ""}, "prompt", "empty"),
+    ({"prompt": [10**6]}, "prompt", "not of this model"),
+    ({"prompt": [5] * 5000}, "prompt", "4096"),
+    ({"prompt": ["a", "b", "c"], "n": 128}, "prompt", "answers at once"),
+    ({}, "prompt", "required"),
+]
+
+
+@pytest.mark.parametrize(("body", "param", "says"), NEVER_SERVED)
 def test_a_request_that_can_never_be_served_is_400_with_the_fix(server, body, param, says):
     status, _, found = completion(server, **body)
     assert status == 400, found
@@ -465,22 +415,22 @@ def test_a_request_that_can_never_be_served_is_400_with_the_fix(server, body, pa
     assert says in problem["message"], problem["message"]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status"),
-    [
-        ("GET", "/nothing", None, 404),
-        ("PUT", "/v1/completions", {}, 405),
-        ("POST", "/v1/completions", b"{", 400),
-        ("POST", "/v1/completions", b"[1]", 400),
-        ("POST", "/v1/completions", b'{"prompt": "a", "model": "\\ud800"}', 404),
-        ("POST", "/v1/completions", b'{"prompt": "a", "temperature": NaN}', 400),
-        ("GET", "/v1/models/other", None, 404),
-        ("POST", "/v1/chat/completions", {"messages": []}, 400),
-        ("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": 5}]}, 400),
-        ("POST", "/tokenize", {}, 400),
-        ("POST", "/step_budget", {"max_num_batched_tokens": 8}, 404),
-    ],
-)
+WRONG_REQUESTS = [
+    ("GET", "/nothing", None, 404),
+    ("PUT", "/v1/completions", {}, 405),
+    ("POST", "/v1/completions", b"{", 400),
+    ("POST", "/v1/completions", b"[1]", 400),
+    ("POST", "/v1/completions", b'{"prompt": "a", "model": "\\ud800"}', 404),
+    ("POST", "/v1/completions", b'{"prompt": "a", "temperature": NaN}', 400),
+    ("GET", "/v1/models/other", None, 404),
+    ("POST", "/v1/chat/completions", {"messages": []}, 400),
+    ("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": 5}]}, 400),
+    ("POST", "/tokenize", {}, 400),
+    ("POST", "/step_budget", {"max_num_batched_tokens": 8}, 404),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "status"), WRONG_REQUESTS)
 def test_every_error_has_a_body_of_openais_form(server, method, path, body, status):
     """Also those of the framework, and of clients that send half a surrogate pair."""
     got, _, found = ask(server, method, path, body)
@@ -522,11 +472,8 @@ def test_a_key_is_asked_for_everywhere_but_at_the_probes(serving):
 def test_nothing_of_a_request_is_logged(serving, caplog, capfd):
     with caplog.at_level(logging.DEBUG), serving(api_key="topsecret") as server:
         headers = {"Authorization": "Bearer topsecret"}
-        for body in (
-            {"prompt": "my private words", "max_tokens": 1},
-            {"prompt": "my private words", "n": "x"},
-        ):
-            ask(server, "POST", "/v1/completions", body, headers)
+        for body in ({"max_tokens": 1}, {"n": "x"}):
+            ask(server, "POST", "/v1/completions", {"prompt": "my private words", **body}, headers)
     written = caplog.text + "".join(capfd.readouterr())
     assert "private" not in written and "topsecret" not in written
 
@@ -615,7 +562,7 @@ def failing(calls):
     """Makes the model of an engine raise in the next calls, `calls` of them."""
 
     def patch(llm):
-        model = llm.engine.scheduler.model
+        model = llm.engine.loop.model
         run = model.run
 
         def raising(batch):
@@ -720,13 +667,10 @@ def test_streams_go_on_during_a_long_prefill_and_its_client_may_leave(serving, a
             texts = [each.result()[2]["choices"][0]["text"] for each in others]
         assert texts == [alone(each, **short) for each in QUESTIONS[:2]]
     together = record.steps[begun - 10 : begun]
-    assert all(step == [("chunk", [prefilling.request_id]), ("decode", [0, 1])] for step in together), (
-        together
-    )
+    assert together == [[("chunk", [prefilling.request_id]), ("decode", [0, 1])]] * 10
     [(after, request)] = [end for end in record.ends if end[1] is prefilling]
-    assert (after, request.finish_reason, request.block_table.blocks) == (begun, "abort", []), (
-        "it ended in the hand-over after the step that ran, before another one"
-    )
+    assert (request.finish_reason, request.block_table.blocks) == ("abort", [])
+    assert after == begun, "it ended in the hand-over after the step that ran, before another one"
 
 
 def test_a_reader_that_reads_nothing_holds_nobody_up(serving, alone):
@@ -745,9 +689,7 @@ def test_a_reader_that_reads_nothing_holds_nobody_up(serving, alone):
             _, _, found = completion(server, prompt=question, max_tokens=6)
             assert found["choices"][0]["text"] == alone(question, max_tokens=6)
         until(lambda: server.app.state.service.loop.num_open == 0, "the engine waits for the reader")
-        got = b""
-        while data := lazy.recv(65536):
-            got += data
+        got = read_to_end(lazy)
     events = re.findall(rb"data: (\{.*\})\n", got)
     choices = [json.loads(event)["choices"][0] for event in events]
     for index in range(3):
@@ -765,19 +707,14 @@ def test_metrics_have_the_names_of_vllm_and_count_what_happened(serving):
         with open_stream(server, prompt="d e f"):
             pass
         until(lambda: is_empty(server))
-        connection = server.connection()
-        connection.request("GET", "/metrics")
-        answer = connection.getresponse()
-        found = dict(re.findall(r"^(vllm:\S+) (\S+)$", answer.read().decode(), re.M))
+        _, headers, text = exchange(server, "GET", "/metrics")
+    found = dict(re.findall(r"^(vllm:\S+) (\S+)$", text, re.M))
     label = 'model_name="tiny-qwen3"'
-    assert answer.headers["Content-Type"].startswith("text/plain")
+    assert headers["Content-Type"].startswith("text/plain")
     value = lambda name: float(found[f"vllm:{name}{{{label}}}"])  # noqa: E731
     assert value("prompt_tokens_total") > 0 and value("generation_tokens_total") > 5
-    assert (value("num_requests_running"), value("num_requests_waiting"), value("kv_cache_usage_perc")) == (
-        0,
-        0,
-        0,
-    )
+    idle = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+    assert [value(name) for name in idle] == [0, 0, 0]
     assert value("time_to_first_token_seconds_count") == value("request_queue_time_seconds_count") == 2
     assert value("inter_token_latency_seconds_count") == value("generation_tokens_total") - 2
     for reason in ("length", "abort"):
@@ -788,7 +725,7 @@ class TinyPage:
     html = "<!doctype html><title>page</title>"
 
     def hello(self, engine):
-        return {"kind": "hello", "budget": engine.scheduler.max_num_batched_tokens}
+        return {"kind": "hello", "budget": engine.loop.scheduler.max_num_batched_tokens}
 
     def message(self, event, engine):
         return {"kind": event.kind} if event.kind in ("step", "finish") else None
@@ -808,10 +745,7 @@ def feed_of(server, tab=""):
 
 
 def metric(server, name) -> float:
-    connection = server.connection()
-    connection.request("GET", "/metrics")
-    text = connection.getresponse().read().decode()
-    connection.close()
+    text = exchange(server, "GET", "/metrics")[2]
     [value] = re.findall(rf"^{name}{{.*}} (\S+)$", text, re.M)
     return float(value)
 
@@ -819,11 +753,9 @@ def metric(server, name) -> float:
 def test_the_page_sees_every_step_and_turns_one_knob(serving):
     """As long as it is open: then the budget is the engine's own again."""
     with serving(page=TinyPage(), live_controls=True) as server:
-        connection = server.connection()
-        connection.request("GET", "/")
-        index = connection.getresponse()
-        assert b"<title>page</title>" in index.read()
-        assert "frame-ancestors 'none'" in index.headers["Content-Security-Policy"]
+        _, headers, text = exchange(server, "GET", "/")
+        assert "<title>page</title>" in text
+        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
         with feed_of(server) as feed:
             hello = next(feed)
             tab = {"X-Tab": hello.pop("tab")}
@@ -892,10 +824,8 @@ def test_answers_of_a_tab_end_when_they_are_stopped_and_some_time_after_the_tab(
 
 def test_tabs_and_their_answers_are_bounded():
     async def run():
-        tab, feed = (
-            live_tabs.Tab(),
-            live_page.LiveFeed(TinyPage(), None, asyncio.get_running_loop(), left.put),
-        )
+        tab = live_tabs.Tab()
+        feed = live_page.LiveFeed(TinyPage(), None, asyncio.get_running_loop(), left.put)
         names = [str(name) for name in range(live_tabs.MOST_ANSWERS + 1)]
         for name in names:
             tab.start(SimpleNamespace(scope={"request_id": name}), lambda scope, receive, send: left.get())
@@ -927,11 +857,8 @@ def test_the_page_may_be_asked_by_no_other_page(serving):
         for headers in (*others, {**own, site: "same-site"}):
             for asked in (budget, ("DELETE", "/answers", None), ("GET", "/events", None)):
                 assert ask(server, *asked, headers)[0] == 403
-        for headers in (
-            {"Content-Type": "text/plain"},
-            {"Content-Type": ""},
-            {"Host": "evil", "Origin": "http://evil"},
-        ):
+        form, stranger = {"Content-Type": "text/plain"}, {"Host": "evil", "Origin": "http://evil"}
+        for headers in (form, {"Content-Type": ""}, stranger):
             assert ask(server, *budget, headers)[0] == 400
 
 
@@ -953,20 +880,14 @@ def test_the_policy_of_a_page_names_its_scripts():
 # ---- options, and the command
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_queue": -1},
-        {"api_key": ""},
-        {"request_timeout": 0},
-        {"request_timeout": float("nan")},
-        {"drain_timeout": float("nan")},
-        {"max_body_bytes": 0},
-    ],
-)
-def test_options_out_of_range_name_the_fix(options):
+OUT_OF_RANGE = [("max_queue", -1), ("api_key", ""), ("max_body_bytes", 0), ("request_timeout", 0)]
+OUT_OF_RANGE += [("request_timeout", math.nan), ("drain_timeout", math.nan)]
+
+
+@pytest.mark.parametrize(("option", "value"), OUT_OF_RANGE)
+def test_options_out_of_range_name_the_fix(option, value):
     with pytest.raises(ValueError, match=r"give|leave it out"):
-        ServerOptions(**options)
+        ServerOptions(**{option: value})
 
 
 @pytest.mark.parametrize("is_draining", [False, True])
@@ -1003,22 +924,19 @@ def standing(state="ready", failure=None, has_opened=True):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("line", "says"),
     [
-        (["--model", "no-such-model"], "model 'no-such-model': no such folder"),
-        (["--max-model-len", "100000"], "100000"),
-        (
-            ["--policy", "foo", "--model", "no-such-model"],
-            "policy is 'foo': give one of hybrid, separate, static",
-        ),
-        (["--num-blocks", "1000000000"], "num_blocks is 1000000000: the pool needs"),
-        (["--max-connections", "10000000"], "--max-connections 10000000: this process may have"),
+        ("--model no-such-model", "model 'no-such-model': no such folder"),
+        ("--max-model-len 100000", "100000"),
+        ("--policy foo --model no-such-model", "policy is 'foo': give one of hybrid, separate, static"),
+        ("--num-blocks 1000000000", "num_blocks is 1000000000: the pool needs"),
+        ("--max-connections 10000000", "--max-connections 10000000: this process may have"),
     ],
 )
-def test_an_engine_that_cannot_be_opened_ends_with_one_line(arguments, says, capsys, caplog):
+def test_an_engine_that_cannot_be_opened_ends_with_one_line(line, says, capsys, caplog):
     """In this process: it ends before any client comes."""
     with pytest.raises(SystemExit) as ended, switch_interval_kept():
-        serve.main(["--port", "0", "--backend", installed_backends()[0], "--device", "cpu", *arguments])
+        serve.main([*f"--port 0 --backend {installed_backends()[0]} --device cpu {line}".split()])
     err = capsys.readouterr().err
     assert (ended.value.code, err.count("\n"), caplog.records) == (2, 1, [])
     assert says in err and "Traceback" not in err
@@ -1043,13 +961,14 @@ def test_steps_begin_as_usual_and_the_slider_of_the_page_reaches_more(monkeypatc
     def opened(options, engine):
         scheduler = SimpleNamespace(max_num_batched_tokens=engine["max_num_batched_tokens"])
         return SimpleNamespace(
-            most=engine["max_num_batched_tokens"], engine=SimpleNamespace(scheduler=scheduler)
+            most=engine["max_num_batched_tokens"],
+            engine=SimpleNamespace(loop=SimpleNamespace(scheduler=scheduler)),
         )
 
     def budgets(line):
         options = serve.parsed(line.split())
         llm = serve.llm_opener(options, serve.server_options(options))()
-        return llm.most, llm.engine.scheduler.max_num_batched_tokens
+        return llm.most, llm.engine.loop.scheduler.max_num_batched_tokens
 
     monkeypatch.setattr(serve, "make_llm", opened)
     assert (budgets(""), budgets("--max-num-seqs 600")) == ((2048, 512), (2048, 600))
@@ -1105,21 +1024,10 @@ def test_an_address_of_ipv6_is_told_in_brackets():
 
 def test_the_command_serves_and_ends_at_sigterm():
     """A process of its own: signals and exit codes are what this is about."""
-    arguments = [
-        "--solution",
-        "ref",
-        "--port",
-        "0",
-        "--max-num-seqs",
-        "2",
-        "--num-blocks",
-        "20",
-        "--enforce-eager",
-    ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tiny_llm_kit.commands.serve", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    line = "--solution ref --port 0 --max-num-seqs 2 --num-blocks 20 --enforce-eager"
+    command = [sys.executable, "-m", "tiny_llm_kit.commands.serve", *line.split()]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     try:
         loading, ready = process.stdout.readline(), process.stdout.readline()
         [url] = re.findall(r"^ready on (http://127\.0\.0\.1:\d+) ", ready) or [ready]

@@ -23,6 +23,8 @@ ENGINE = {"max_model_len": 32, "max_num_seqs": 4, "num_blocks": 32, "block_size"
 BEYOND_SCHEMA = [positive_data_acceptance]
 SCHEMA = schemathesis.openapi.from_dict(create_app(lambda: None).openapi())
 OPERATIONS = {f"{each.ok().method} {each.ok().path}": each.ok() for each in SCHEMA.get_all_operations()}
+OPERATIONS = {f"{each.ok().method} {each.ok().path}": each.ok() for each in SCHEMA.get_all_operations()}
+HELLO = [{"role": "user", "content": "hello"}]
 
 
 def is_known(body):
@@ -39,11 +41,7 @@ def served(loaded_last) -> Iterator[BackgroundServer]:
 
 def served_ones(case):
     """The same case with a prompt that fits: few random ones do."""
-    for name, value in {
-        "prompt": "hello",
-        "messages": [{"role": "user", "content": "hello"}],
-        "n": 2,
-    }.items():
+    for name, value in {"prompt": "hello", "messages": HELLO, "n": 2}.items():
         if name in case.body:
             case.body[name] = value
     if "n" not in case.body and "prompt" in case.body:  # /tokenize takes one of them
@@ -59,14 +57,10 @@ def test_the_schema_has_every_endpoint():
 def test_the_schema_has_every_route_and_method():
     page = SimpleNamespace(html="")
     app = create_app(lambda: None, ServerOptions(live_controls=True), page)
-    served = {
-        (route.path_format, method.lower())
-        for route in app.routes if route.path != app.openapi_url
-        for method in route.methods
-    }  # fmt: skip
-    documented = {
-        (path, method) for path, operations in app.openapi()["paths"].items() for method in operations
-    }
+    routes = [route for route in app.routes if route.path != app.openapi_url]
+    served = {(route.path_format, method.lower()) for route in routes for method in route.methods}
+    paths = app.openapi()["paths"].items()
+    documented = {(path, method) for path, operations in paths for method in operations}
     assert served == documented and ("/ping", "post") in served
 
 
@@ -88,10 +82,9 @@ def test_every_answer_is_one_that_the_schema_documents(name, served):
     if has_body:
         cases |= operation.as_strategy().map(served_ones) | operation.as_strategy(GenerationMode.NEGATIVE)
 
-    @settings(
-        max_examples=15, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    options = {"phases": [Phase.generate], "suppress_health_check": list(HealthCheck)}
+
+    @settings(max_examples=15, deadline=None, database=None, derandomize=True, **options)
     @given(cases)
     def fuzz(case):
         response = case.call(base_url=served.url)
@@ -104,16 +97,12 @@ def test_every_answer_is_one_that_the_schema_documents(name, served):
     assert {200, 400} <= seen or not has_body
 
 
-@pytest.mark.parametrize("name", ["post /v1/completions", "post /v1/chat/completions"])
-def test_every_event_of_a_stream_is_one_that_the_schema_documents(name, served):
-    asked = {
-        "prompt": "hello",
-        "messages": [{"role": "user", "content": "hello"}],
-        "stream": True,
-        "max_tokens": 2,
-    }
-    other = {"post /v1/completions": "messages", "post /v1/chat/completions": "prompt"}[name]
-    case = OPERATIONS[name].Case(body={key: value for key, value in asked.items() if key != other})
+STREAMS = {"post /v1/completions": {"prompt": "hello"}, "post /v1/chat/completions": {"messages": HELLO}}
+
+
+@pytest.mark.parametrize(("name", "asked"), STREAMS.items())
+def test_every_event_of_a_stream_is_one_that_the_schema_documents(name, asked, served):
+    case = OPERATIONS[name].Case(body={**asked, "stream": True, "max_tokens": 2})
     response = case.call(base_url=served.url)
     case.validate_response(response)
     assert response.headers["content-type"][0].startswith("text/event-stream")

@@ -7,7 +7,6 @@ import logging
 import re
 from collections.abc import Iterator
 
-import openai
 import pytest
 
 from tiny_llm_kit.engine.llm import LLM
@@ -18,8 +17,16 @@ from tiny_llm_kit.server.openai_api.middleware import RequestIds
 from tiny_llm_kit.server.openai_api.strict_body import ANYTHING, CHAT, COMPLETION, GENERATION
 from tiny_llm_kit.server.server import ServerOptions, create_app
 
+from .asking import client_of, exchange
+
 ENGINE = {"max_model_len": 128, "max_num_seqs": 4, "num_blocks": 64, "block_size": 16, "enforce_eager": True}
-HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def user(content) -> dict:
+    return {"role": "user", "content": content}
+
+
+HELLO = [user("Hello")]
 PATHS = {"prompt": "/v1/completions", "messages": "/v1/chat/completions"}
 
 
@@ -37,14 +44,8 @@ def server(loaded) -> Iterator[BackgroundServer]:
 
 
 def send(server, method, path, body=None, **headers) -> tuple[int, http.client.HTTPMessage, str]:
-    """A request as it is written here: status, headers and text of the answer."""
-    connection = server.connection()
-    fields = {"Content-Type": "application/json", "Authorization": "Bearer secret", **headers}
-    connection.request(method, path, None if body is None else json.dumps(body), fields)
-    answer = connection.getresponse()
-    text = answer.read().decode()
-    connection.close()
-    return answer.status, answer.headers, text
+    """A request with the key: status, headers and text of the answer."""
+    return exchange(server, method, path, body, {"Authorization": "Bearer secret", **headers})
 
 
 def ask(server, **body) -> tuple[int, dict]:
@@ -58,11 +59,9 @@ def ask(server, **body) -> tuple[int, dict]:
 
 # The fields of vllm/benchmarks/lib/endpoint_request_func.py, and those that options of sampling add to them.
 STREAMED = {"model": "tiny-qwen3", "stream": True, "stream_options": {"include_usage": True}}
-PARTS = [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]
-BENCHMARK = {
-    "completions": {"prompt": "Hello", "repetition_penalty": 1.0, "max_tokens": 6, "logprobs": None},
-    "chat": {"messages": PARTS, "max_completion_tokens": 6},
-}
+PARTS = [user([{"type": "text", "text": "Hello"}])]
+PLAIN = {"prompt": "Hello", "repetition_penalty": 1.0, "max_tokens": 6, "logprobs": None}
+BENCHMARK = {"completions": PLAIN, "chat": {"messages": PARTS, "max_completion_tokens": 6}}
 ADDED = {"temperature": 0.0, "min_p": 0.0, "top_k": -1, "frequency_penalty": 0.0, "presence_penalty": 0.0}
 
 
@@ -116,14 +115,10 @@ def test_known_fields_are_accepted_where_they_change_nothing(server, shape):
         assert found["choices"] == plain["choices"]
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"response_format": {"type": "text"}},
-        {"stream": True, "stream_options": {"continuous_usage_stats": False}},
-    ],
-    ids=str,
-)
+CONTINUOUS = {"stream": True, "stream_options": {"continuous_usage_stats": False}}
+
+
+@pytest.mark.parametrize("fields", [{"response_format": {"type": "text"}}, CONTINUOUS], ids=str)
 def test_a_completion_with_a_field_that_changes_nothing(server, fields):
     """Which is not a row of the tables."""
     path, body = PATHS["prompt"], {"prompt": "Hello", "max_tokens": 1, **fields}
@@ -136,42 +131,39 @@ def test_tools_may_be_named_if_there_are_none(server):
     assert ask(server, messages=HELLO, **none)[0] == 200
 
 
-@pytest.mark.parametrize(
-    ("fields", "param", "says"),
-    [
-        ({"prompt": "a", "best_of": 2}, "best_of", "best_of is 2: every answer is returned; leave it out, or give n"),
-        ({"prompt": "a", "best_of": True}, "best_of", "best_of: Input should be a valid integer"),
-        ({"prompt": "a", "max_tokens": 0}, "max_tokens", "greater than or equal to 1; 0 is for echo: true"),
-        ({"prompt": "a", "prompt_logprobs": 1}, "prompt_logprobs", "not supported: prompt_logprobs: leave it out"),
-        ({"prompt": "a", "priority": "low"}, "priority", "'interactive' or 'batch', or a valid integer"),
-        ({"prompt": "a", "best_off": 1}, "best_off", "unknown parameter best_off: leave it out"),
-        ({"messages": HELLO, "modalities": ["audio"]}, "modalities", 'leave it out, or send ["text"]'),
-        ({"messages": HELLO, "functions": [{}]}, "functions", "not supported: functions: leave it out, or send []"),
-        (
-            {"prompt": "a", "structured_outputs": {"regex": "a", "structural_tag": "{}"}},
-            "structured_outputs", "not supported: structured_outputs.structural_tag: leave it out",
-        ),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_other_values_of_known_fields_are_not_supported(server, fields, param, says):
+TAG = {"regex": "a", "structural_tag": "{}"}
+NOT_SUPPORTED = [  # the last field is the one that the answer names
+    ({"prompt": "a", "best_of": 2}, "best_of is 2: every answer is returned; leave it out, or give n"),
+    ({"prompt": "a", "best_of": True}, "best_of: Input should be a valid integer"),
+    ({"prompt": "a", "max_tokens": 0}, "greater than or equal to 1; 0 is for echo: true"),
+    ({"prompt": "a", "prompt_logprobs": 1}, "not supported: prompt_logprobs: leave it out"),
+    ({"prompt": "a", "priority": "low"}, "'interactive' or 'batch', or a valid integer"),
+    ({"prompt": "a", "best_off": 1}, "unknown parameter best_off: leave it out"),
+    ({"messages": HELLO, "modalities": ["audio"]}, 'leave it out, or send ["text"]'),
+    ({"messages": HELLO, "functions": [{}]}, "not supported: functions: leave it out, or send []"),
+    (
+        {"prompt": "a", "structured_outputs": TAG},
+        "not supported: structured_outputs.structural_tag: leave it out",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "says"), NOT_SUPPORTED, ids=str)
+def test_other_values_of_known_fields_are_not_supported(server, fields, says):
     status, found = ask(server, **fields)
     assert status == 400 and says in found["error"]["message"], found
-    assert found["error"]["param"] == param
+    assert found["error"]["param"] == [*fields][-1]
 
 
-@pytest.mark.parametrize(
-    ("message", "says"),
-    [
-        ({"role": "function", "content": "5"}, "the role function is not supported"),
-        ({"role": "user"}, "content is missing: give a text"),
-        (
-            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}]},
-            "a part of type image_url is not supported: give texts",
-        ),
-    ],
-    ids=str,
-)  # fmt: skip
+IMAGE = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}]
+UNREAD = [
+    ({"role": "function", "content": "5"}, "the role function is not supported"),
+    ({"role": "user"}, "content is missing: give a text"),
+    ({"role": "user", "content": IMAGE}, "a part of type image_url is not supported: give texts"),
+]
+
+
+@pytest.mark.parametrize(("message", "says"), UNREAD, ids=str)
 def test_messages_that_are_not_read_are_refused_in_one_clear_line(server, message, says):
     status, found = ask(server, messages=[*HELLO, message])
     assert status == 400 and found["error"]["param"] == "messages"
@@ -192,64 +184,62 @@ def test_numbers_of_tokens_in_every_chunk(server, path):
     assert {usage["prompt_tokens"] for usage in usages} == {usages[-1]["prompt_tokens"]}
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"prompt": "a", "guided_regex": "("}, "guided_regex"),
-        ({"prompt": "a", "guided_grammar": "("}, "guided_grammar"),
-        ({"prompt": "a", "guided_json": {"type": "strange"}}, "guided_json"),
-        ({"prompt": "a", "structured_outputs": {"regex": "("}}, "structured_outputs"),
-        (
-            {
-                "messages": HELLO,
-                "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "strange"}}},
-            },
-            "response_format",
-        ),
-        ({"messages": HELLO, "response_format": {"type": "json_schema"}}, "response_format"),
-        ({"prompt": "a", "guided_choice": ["a"], "guided_regex": "a"}, "guided_choice"),
-        ({"messages": HELLO, "max_tokens": None, "max_completion_tokens": 2, "min_tokens": 3}, "min_tokens"),
-        ({"messages": HELLO, "n": 128}, "n"),
-        ({"prompt": "a", "n": 128}, "n"),
-    ],
-    ids=str,
-)
-def test_a_refusal_names_the_field_that_the_client_has_used(small_queue, fields, param):
+SCHEMA = {"type": "json_schema", "json_schema": {"schema": {"type": "strange"}}}
+WRONG_FIELDS = [  # the last field is the one that the answer names
+    {"prompt": "a", "guided_regex": "("},
+    {"prompt": "a", "guided_grammar": "("},
+    {"prompt": "a", "guided_json": {"type": "strange"}},
+    {"prompt": "a", "structured_outputs": {"regex": "("}},
+    {"messages": HELLO, "response_format": SCHEMA},
+    {"messages": HELLO, "response_format": {"type": "json_schema"}},
+    {"prompt": "a", "guided_regex": "a", "guided_choice": ["a"]},
+    {"messages": HELLO, "max_tokens": None, "max_completion_tokens": 2, "min_tokens": 3},
+    {"messages": HELLO, "n": 128},
+    {"prompt": "a", "n": 128},
+]
+
+
+@pytest.mark.parametrize("fields", WRONG_FIELDS, ids=str)
+def test_a_refusal_names_the_field_that_the_client_has_used(small_queue, fields):
     status, found = ask(small_queue, **fields)
+    *_, param = fields
     assert (status, found["error"]["param"]) == (400, param), found
     assert param in found["error"]["message"], "also in what people read"
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ({"prompt": "a", "stop": ["x"] * 17}, "stop: List should have at most 16 items, not 17"),
-        ({"prompt": "a", "stop": ["x", ""]}, "stop[1]: String should have at least 1 character"),
-        ({"prompt": "a", "stop": 5}, "stop: Input should be a valid string, or a valid list"),
-        ({"prompt": [5, -1]}, "prompt[1]: Input should be greater than or equal to 0"),
-        ({"prompt": [[1], [2, -3]]}, "prompt[1][1]: Input should be greater than or equal to 0"),
-        ({"prompt": []}, "prompt: List should have at least 1 item, not 0"),
-        ({"prompt": ["a", [5]]}, "prompt[1]: Input should be a valid string"),
-        ({"prompt": "a", "structured_outputs": {"json": 5}}, "structured_outputs.json: Input should be an object, or"),
-        ({"prompt": "a", "logit_bias": {"secret": 5}}, "logit_bias: String should match"),
-        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content: List should have at least 1 item"),
-        ({"messages": [*HELLO, {"role": "user", "content": [{"type": "text"}]}]}, "messages[1].content[0].text: Field"),
-        ({"messages": [{"role": "usr", "content": "a"}]}, "messages[0].role: Input should be 'system', 'developer'"),
-        ({"messages": [5]}, "messages[0]: Input should be an object"),
-        ({"messages": HELLO, "tool_choice": {"type": "function"}}, "tool_choice.function: Field required"),
-    ],
-    ids=str,
-)  # fmt: skip
+WRONG_FORMS = [
+    ({"prompt": "a", "stop": ["x"] * 17}, "stop: List should have at most 16 items, not 17"),
+    ({"prompt": "a", "stop": ["x", ""]}, "stop[1]: String should have at least 1 character"),
+    ({"prompt": "a", "stop": 5}, "stop: Input should be a valid string, or a valid list"),
+    ({"prompt": [5, -1]}, "prompt[1]: Input should be greater than or equal to 0"),
+    ({"prompt": [[1], [2, -3]]}, "prompt[1][1]: Input should be greater than or equal to 0"),
+    ({"prompt": []}, "prompt: List should have at least 1 item, not 0"),
+    ({"prompt": ["a", [5]]}, "prompt[1]: Input should be a valid string"),
+    (
+        {"prompt": "a", "structured_outputs": {"json": 5}},
+        "structured_outputs.json: Input should be an object,",
+    ),
+    ({"prompt": "a", "logit_bias": {"secret": 5}}, "logit_bias: String should match"),
+    ({"messages": [user([])]}, "messages[0].content: List should have at least 1 item"),
+    ({"messages": [user("a"), user([{"type": "text"}])]}, "messages[1].content[0].text: Field"),
+    ({"messages": [{"role": "usr", "content": "a"}]}, "messages[0].role: Input should be 'system',"),
+    ({"messages": [5]}, "messages[0]: Input should be an object"),
+    ({"messages": HELLO, "tool_choice": {"type": "function"}}, "tool_choice.function: Field required"),
+]
+
+
+@pytest.mark.parametrize(("body", "says"), WRONG_FORMS, ids=str)
 def test_of_several_forms_the_one_that_was_meant_says_what_is_wrong(server, body, says):
     status, found = ask(server, **body)
     assert status == 400 and found["error"]["message"].startswith(says), found
     assert found["error"]["param"] == re.match("[a-z_]+", says)[0]
 
 
-@pytest.mark.parametrize(
-    ("field", "form"), [("guided_json", {"const": "ok"}), ("guided_regex", '"ok"'), ("guided_choice", ['"ok"']),
-                        ("guided_grammar", 'start: "\\"ok\\""')],
-)  # fmt: skip
+OLDER_NAMES = {"guided_json": {"const": "ok"}, "guided_regex": '"ok"', "guided_choice": ['"ok"']}
+OLDER_NAMES["guided_grammar"] = 'start: "\\"ok\\""'
+
+
+@pytest.mark.parametrize(("field", "form"), OLDER_NAMES.items(), ids=OLDER_NAMES)
 def test_older_names_of_structured_outputs(server, field, form):
     status, found = ask(server, prompt="a", max_tokens=9, **{field: form, "guided_decoding_backend": "auto"})
     assert status == 200 and found["choices"][0]["text"] == '"ok"', found
@@ -260,12 +250,11 @@ def test_as_many_answers_as_the_best_of(server):
 
 
 def test_the_official_client_may_spell_its_defaults_out(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="secret", max_retries=0) as client:
-        made = client.chat.completions.create(
-            model="tiny-qwen3", messages=HELLO, max_completion_tokens=2, store=False, metadata={"run": "1"},
-            service_tier="auto", response_format={"type": "text"}, tools=[], modalities=["text"],
-            parallel_tool_calls=True, logprobs=False, presence_penalty=0, user="me",
-        )  # fmt: skip
+    defaults = {"store": False, "metadata": {"run": "1"}, "service_tier": "auto", "tools": [], "user": "me"}
+    defaults |= {"response_format": {"type": "text"}, "modalities": ["text"], "parallel_tool_calls": True}
+    defaults |= {"logprobs": False, "presence_penalty": 0, "max_completion_tokens": 2}
+    with client_of(server, api_key="secret") as client:
+        made = client.chat.completions.create(model="tiny-qwen3", messages=HELLO, **defaults)
         assert made.usage.completion_tokens == 2
         assert made._request_id
 
@@ -293,21 +282,16 @@ def test_a_rendered_conversation_comes_back_from_its_ids(server):
     assert prompt.startswith("<|im_start|>") and "Hello<|im_end|>" in prompt
 
 
-@pytest.mark.parametrize(
-    ("path", "headers", "status"),
-    [
-        ("/ready", {}, 200),
-        ("/v1/completions", {}, 400),
-        ("/none", {}, 404),
-        ("/v1/models", {"Authorization": ""}, 401),
-    ],
-)
-@pytest.mark.parametrize(
-    ("given", "returned"),
-    [("my-id", "my-id"), (None, "[0-9a-f]{32}"), ("x" * 200, "[0-9a-f]{32}"), ("a\tb", "[0-9a-f]{32}")],
-)
-def test_every_answer_has_the_id_of_its_request(server, path, headers, status, given, returned):
-    added = headers | ({"X-Request-Id": given} if given else {})
+NEW_ID = "[0-9a-f]{32}"
+IDS = [("my-id", "my-id"), (None, NEW_ID), ("x" * 200, NEW_ID), ("a\tb", NEW_ID)]
+STATUSES = {"/ready": 200, "/v1/completions": 400, "/none": 404, "/v1/models": 401}
+
+
+@pytest.mark.parametrize(("path", "status"), STATUSES.items())
+@pytest.mark.parametrize(("given", "returned"), IDS)
+def test_every_answer_has_the_id_of_its_request(server, path, status, given, returned):
+    added = {"Authorization": ""} if status == 401 else {}
+    added |= {"X-Request-Id": given} if given else {}
     method, body = ("POST", {"prompt": 1}) if path == "/v1/completions" else ("GET", None)
     got, found, _ = send(server, method, path, body, **added)
     assert got == status
@@ -393,11 +377,9 @@ def test_lines_of_the_log_have_a_time():
 
 
 def test_the_line_about_throughput(server):
-    values = {
-        "prompt_tokens_total": 10.0, "generation_tokens_total": 5.0, "prefix_cache_queries_total": 0.0,
-        "prefix_cache_hits_total": 0.0, "num_requests_running": 0, "num_requests_waiting": 0,
-        "kv_cache_usage_perc": 0.25,
-    }  # fmt: skip
+    values = {"prompt_tokens_total": 10.0, "generation_tokens_total": 5.0, "kv_cache_usage_perc": 0.25}
+    values |= dict.fromkeys(("prefix_cache_queries_total", "prefix_cache_hits_total"), 0.0)
+    values |= dict.fromkeys(("num_requests_running", "num_requests_waiting"), 0)
     times = iter([0.0, 2.0, 4.0, 6.0])
     log = server_log.ThroughputLog(values.__getitem__, lambda: next(times))
     assert log.line() is None, "nothing happened"

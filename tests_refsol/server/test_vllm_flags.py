@@ -20,20 +20,22 @@ from tiny_llm_kit.server.server import create_app
 # Flags in the words of people who start vLLM, and what they become here.
 WORKING = [
     ("some-model", {"model": "some-model"}),
-    ("--max_model_len 512 -tp 2 -pp 1", {"max_model_len": 512, "tensor_parallel_size": 2, "pipeline_parallel_size": 1}),
+    ("--max_model_len 512 -tp 2", {"max_model_len": 512, "tensor_parallel_size": 2}),
+    ("-pp 1", {"pipeline_parallel_size": 1}),
     ("--num-gpu-blocks-override=40", {"num_blocks": 40}),
     ("--dtype half -q 4bit", {"dtype": "float16", "quantize": "4bit"}),
     ("--dtype=float --quantization 8bit", {"dtype": "float32", "quantize": "8bit"}),
     ("--served-model-name a b --port 1", {"served_model_name": ["a", "b"], "port": 1}),
     ("m --tokenizer m", {"model": "m"}),
-    ("--tool-call-parser hermes --reasoning-parser qwen3", {"tool_call_parser": "hermes", "reasoning_parser": "qwen3"}),
+    ("--tool-call-parser hermes", {"tool_call_parser": "hermes"}),
+    ("--reasoning-parser qwen3", {"reasoning_parser": "qwen3"}),
     ("--no-enable-prefix-caching --enforce-eager", {"enable_prefix_caching": False, "enforce_eager": True}),
     ('--allowed-origins ["http://a"] --root-path /x', {"allowed_origins": [["http://a"]], "root_path": "/x"}),
     ("--uvicorn-log-level info --uds /tmp/s", {"uvicorn_log_level": "info", "uds": "/tmp/s"}),
     ('--default-chat-template-kwargs {"a":1}', {"default_chat_template_kwargs": {"a": 1}}),
     ("--kv-cache-dtype fp8", {"kv_cache_dtype": "fp8"}),
     ("--disable-log-stats --api-key k", {"disable_log_stats": True, "api_key": "k"}),
-]  # fmt: skip
+]
 WITHOUT_EFFECT = (
     "--trust-remote-code --swap-space 4 --load-format auto --generation-config vllm "
     "--disable-log-requests --enable-auto-tool-choice --disable-uvicorn-access-log --max-logprobs=20 "
@@ -58,25 +60,23 @@ def test_flags_without_effect_are_named_in_one_line(capsys):
     assert err == f"no effect here: {', '.join(flags)}\n"
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("--load-format gguf", "--load-format is 'gguf': "),
-        (
-            "--revision main",
-            "--revision is 'main': models come from a folder or from the hub's cache; leave it out",
-        ),
-        ("--enable-lora", "--enable-lora is True: there are no adapters; leave it out, or give False"),
-        ("--data-parallel-size 2", "--data-parallel-size is 2: "),
-        ("--middleware a.b", "--middleware is 'a.b': nothing is imported by name; leave it out"),
-        ("--enable-log-requests", "--enable-log-requests is True: prompts and answers are never logged"),
-        ("--lora-modules a=b", "--lora-modules is 'a=b': there are no adapters; leave it out"),
-        ("a --tokenizer b", "--tokenizer is b: the tokenizer is the model's own; leave it out"),
-        ("--no-such-flag", "unrecognized arguments: --no-such-flag"),
-        ("--ssl-keyfile a", "TLS needs both --ssl-keyfile and --ssl-certfile"),
-        ("--quantization awq", "invalid choice: 'awq'"),
-    ],
-)
+NO_REVISIONS = "--revision is 'main': models come from a folder or from the hub's cache; leave it out"
+REFUSED_FLAGS = [
+    ("--load-format gguf", "--load-format is 'gguf': "),
+    ("--revision main", NO_REVISIONS),
+    ("--enable-lora", "--enable-lora is True: there are no adapters; leave it out, or give False"),
+    ("--data-parallel-size 2", "--data-parallel-size is 2: "),
+    ("--middleware a.b", "--middleware is 'a.b': nothing is imported by name; leave it out"),
+    ("--enable-log-requests", "--enable-log-requests is True: prompts and answers are never logged"),
+    ("--lora-modules a=b", "--lora-modules is 'a=b': there are no adapters; leave it out"),
+    ("a --tokenizer b", "--tokenizer is b: the tokenizer is the model's own; leave it out"),
+    ("--no-such-flag", "unrecognized arguments: --no-such-flag"),
+    ("--ssl-keyfile a", "TLS needs both --ssl-keyfile and --ssl-certfile"),
+    ("--quantization awq", "invalid choice: 'awq'"),
+]
+
+
+@pytest.mark.parametrize(("line", "says"), REFUSED_FLAGS)
 def test_flags_that_would_change_something_are_refused_with_the_reason(line, says, refused):
     assert says in refused(serve.parsed, line.split())
 
@@ -115,15 +115,14 @@ def test_a_file_of_options(tmp_path, capsys):
     assert serve.parsed(["--config", "tiny-qwen3"]).config == "tiny-qwen3", "a shape, as before"
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("- a", "give a mapping of options to values"),
-        ("a: [", "correct it"),
-        ("nonsense: 1", "--nonsense"),
-        (None, "No such"),
-    ],
-)
+BROKEN_FILES = {
+    "- a": "give a mapping of options to values",
+    "a: [": "correct it",
+    "nonsense: 1": "--nonsense",
+}
+
+
+@pytest.mark.parametrize(("text", "says"), [*BROKEN_FILES.items(), (None, "No such")])
 def test_a_file_that_is_none_ends_with_one_line(text, says, tmp_path, refused):
     file = tmp_path / "serve.yml"
     if text is not None:
@@ -132,21 +131,16 @@ def test_a_file_that_is_none_ends_with_one_line(text, says, tmp_path, refused):
 
 
 def test_a_config_that_is_neither_a_file_nor_a_shape_ends_with_one_line(refused):
-    line = (
+    says = (
         "--config serve.json: give a file that ends in .yaml or .yml, or a shape, qwen3-0.6b or tiny-qwen3\n"
     )
-    assert (
-        refused(serve.parsed, ["--config", "serve.json"])
-        == line
-        == refused(serve.parsed, ["--config=serve.json"])
-    )
+    for line in (["--config", "serve.json"], ["--config=serve.json"]):
+        assert refused(serve.parsed, line) == says
 
 
 def test_every_option_may_come_from_the_environment(monkeypatch, tmp_path, refused):
-    given = {
-        "MAX_NUM_SEQS": "3", "ENFORCE_EAGER": "1", "ENABLE_PREFIX_CACHING": "false", "SERVED_MODEL_NAME": "a 'b c'",
-        "ACCESS_LOG": "0", "PORT": "7",
-    }  # fmt: skip
+    given = {"MAX_NUM_SEQS": "3", "ENFORCE_EAGER": "1", "ENABLE_PREFIX_CACHING": "false"}
+    given |= {"SERVED_MODEL_NAME": "a 'b c'", "ACCESS_LOG": "0", "PORT": "7"}
     for name, value in given.items():
         monkeypatch.setenv(f"TINY_LLM_SERVE_{name}", value)
     file = tmp_path / "serve.yaml"
@@ -154,10 +148,8 @@ def test_every_option_may_come_from_the_environment(monkeypatch, tmp_path, refus
     options = serve.parsed(["--config", str(file)])
     assert (options.max_num_seqs, options.enforce_eager, options.enable_prefix_caching) == (3, True, False)
     assert (options.served_model_name, options.access_log, options.port) == (["a", "b c"], False, 8)
-    for name, value, says in (
-        ("NO_SUCH", "1", "there is no option --no-such"),
-        ("ENFORCE_EAGER", "x", "give 0 or 1"),
-    ):
+    wrong = ("NO_SUCH", "1", "there is no option --no-such"), ("ENFORCE_EAGER", "x", "give 0 or 1")
+    for name, value, says in wrong:
         monkeypatch.setenv(f"TINY_LLM_SERVE_{name}", value)
         assert says in refused(serve.parsed, [])
         monkeypatch.delenv(f"TINY_LLM_SERVE_{name}")
@@ -211,10 +203,8 @@ def test_a_file_of_tls_that_cannot_be_used_ends_with_one_line(option, tmp_path, 
 def test_pages_of_other_origins_may_read_answers_if_they_are_allowed_to():
     async def headers_of(app, method, **headers) -> dict:
         sent, fields = [], {"host": "h", "origin": "http://a", **headers}
-        scope = {
-            "type": "http", "method": method, "path": "/version", "query_string": b"", "root_path": "",
-            "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in fields.items()],
-        }  # fmt: skip
+        pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in fields.items()]
+        scope = {"type": "http", "method": method, "path": "/version", "query_string": b"", "root_path": ""}
 
         async def receive():
             return {"type": "http.request", "body": b""}
@@ -222,17 +212,15 @@ def test_pages_of_other_origins_may_read_answers_if_they_are_allowed_to():
         async def send(message):
             sent.append(message)
 
-        await app(scope, receive, send)
-        return {name.decode(): value.decode() for name, value in sent[0]["headers"]} | {
-            "status": sent[0]["status"]
-        }
+        await app({**scope, "headers": pairs}, receive, send)
+        received = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        return {**received, "status": sent[0]["status"]}
 
     key = {"api_key": "secret"}
     app = create_app(lambda: None, ServerOptions(**key, allowed_origins=("http://a",)))
     asked = asyncio.run(headers_of(app, "OPTIONS", access_control_request_method="GET"))
-    assert asked["status"] == 200 and asked["access-control-allow-origin"] == "http://a", (
-        "browsers send no key yet"
-    )
+    assert asked["status"] == 200, "browsers send no key yet"
+    assert asked["access-control-allow-origin"] == "http://a"
     refused = asyncio.run(headers_of(app, "GET"))
     assert refused["status"] == 401 and refused["access-control-allow-origin"] == "http://a"
     without = asyncio.run(headers_of(create_app(lambda: None, ServerOptions(**key)), "GET"))

@@ -30,22 +30,26 @@ class Ahead(Pipeline):
     """
 
     def __init__(self, policy="hybrid", blocks=64, whole=False, ends=0, **options):
-        def make(model, allocator, **more):
-            return serving.make_scheduler(policy, model, allocator, async_scheduling=True, **more)
-
         cuts = not whole and serving.POLICIES.get(policy, serving.HybridScheduler).cuts_prompts
         options = {"max_num_batched_tokens": 8 if cuts else 64, "enable_chunked_prefill": cuts, **options}
         if policy == "slack":
             options |= {"profile": PROFILE, "tile": 4, "enable_chunked_prefill": True}
         self.late: dict[int, set[int]] = {}
         super().__init__(
-            serving, 2, blocks, scheduler=make, device=FakeDevice, model={"ends": ends}, **options
+            serving,
+            2,
+            blocks,
+            policy=policy,
+            async_scheduling=True,
+            device=FakeDevice,
+            model={"ends": ends},
+            **options,
         )
 
     def check_in_flight(self):
         """Also notes the entries of requests that have ended: nobody waits for them."""
         super().check_in_flight()
-        for each in self.scheduler.in_flight:
+        for each in self.in_flight:
             for entry in each.plan:
                 if entry.sequence.is_done:
                     self.late.setdefault(entry.sequence.request_id, set()).add(id(each))
@@ -95,16 +99,16 @@ def test_aborts_failures_and_listeners_that_raise_change_no_other_answer(
         if len(heard) in raising:
             raise OSError("the reader hung up")
 
-    run.scheduler.events.listeners.append(listener)
+    run.loop.events.listeners.append(listener)
     run.add_all(loads)
     for number in range(500):
-        if not run.scheduler.has_work_remaining():
+        if not run.loop.has_work_remaining():
             break
         if aborts.get(number, 99) < len(run.sequences):
             run.sequences[aborts[number]].abort()
         with suppress(OSError, RuntimeError):
-            run.scheduler.step()
-        assert len(run.scheduler.in_flight) == len(run.model.on_the_way)
+            run.loop.step()
+        assert len(run.loop.calls.in_flight) == len(run.model.on_the_way)
     run.finish()
     run.check()
 
@@ -115,11 +119,11 @@ def test_however_it_ends_nothing_is_in_flight(loads, later, policy, ends, steps,
     run = Ahead(policy, 24, ends=ends, caching=True)
     run.add_all(loads)
     for _ in range(steps):
-        run.scheduler.step()
+        run.loop.step()
     if closes:
-        run.scheduler.close()
+        run.loop.close()
     else:
-        run.scheduler.abort_all()
+        run.loop.abort_all()
     assert all(made.is_done for made in run.sequences)
     assert not run.model.on_the_way and run.allocator.num_free == run.allocator.num_blocks
     if not closes:
@@ -142,7 +146,7 @@ def test_a_request_with_a_penalty_waits_and_the_others_do_not():
 def test_a_step_is_planned_and_submitted_before_the_one_before_it_is_read():
     run = Ahead()
     run.add(4, 4)
-    run.scheduler.step()
+    run.loop.step()
     assert [len(run.model.batches), len(run.sequences[0].tokens), len(run.model.on_the_way)] == [2, 1, 1]
 
 

@@ -10,18 +10,19 @@ from support.pipeline import FakeDevice, FakeStages
 from support.served import Served
 from tests_refsol.serving.cold_fakes import LEVELS, check_levels, cold_parts, with_cold_blocks
 from tiny_llm_common.moves import FOLDER, BlockCosts
+from tiny_llm_given.serving.proposals import Proposals
 from tiny_llm_given.serving.returns import MOST
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.trace.simulation.step_cost import Line
 from tiny_llm_ref import serving
 
 WAYS = {
-    "hybrid": (serving.HybridScheduler, FakePackedModel),
-    "sarathi": (serving.SarathiServe, FakePackedModel),
-    "slack": (serving.SlackScheduler, FakePackedModel),
-    "ahead": (serving.AsyncScheduler, FakeDevice),
-    "stages": (serving.PipelinedScheduler, FakeStages),
-    "drafts": (serving.SpeculativeScheduler, FakePackedModel),
+    "hybrid": ("hybrid", FakePackedModel),
+    "sarathi": ("sarathi", FakePackedModel),
+    "slack": ("slack", FakePackedModel),
+    "ahead": ("hybrid", FakeDevice),
+    "stages": ("hybrid", FakeStages),
+    "drafts": ("hybrid", FakePackedModel),
 }
 
 
@@ -39,13 +40,14 @@ def served(
     way="hybrid", levels=(("memory", 8),), num_blocks=8, costs=None, folder=None, fails=None, **options
 ):
     """A scheduler of this kind with a small pool and these levels, and what it has of them."""
-    make, fake = WAYS[way]
+    policy, fake = WAYS[way]
     parts = cold_parts(serving, levels, costs, **(folder or {}))
     if way == "drafts":
-        options |= {"proposer": (guesses := Guesses()), "num_speculative_tokens": 3}
+        options["drafts"] = Proposals(serving.choose_k, guesses := Guesses(), 3)
+    options["async_scheduling"] = way == "ahead"
     if way == "slack":
         options |= {"profile": serving.StepProfile(Line(0.0, 1.0), Line(0.0, 0.0)), "tile": 4}
-    engine = Served(serving, num_blocks, make=make, fake=fake, caching=True, cold=parts, **options)
+    engine = Served(serving, num_blocks, policy=policy, fake=fake, caching=True, cold=parts, **options)
     engine.allocator.prefix_cache = serving.KeepingCache(parts.blocks)
     if way == "drafts":
         guesses.model = engine.model
@@ -81,13 +83,13 @@ def test_random_loads_get_their_own_answers_from_all_levels(data):
         texts.append((text + "more")[: data.draw(st.integers(4, 18))])
         for _ in range(data.draw(st.integers(0, 12))):
             with suppress(RuntimeError):
-                engine.scheduler.step()
+                engine.loop.step()
             check_levels(parts.blocks)
         if data.draw(st.integers(0, 5)) == 0:
             data.draw(st.sampled_from(engine.sequences)).abort()
     for _ in range(400):
         with suppress(RuntimeError):
-            if not engine.scheduler.step() and not engine.scheduler.has_work_remaining():
+            if not engine.loop.step() and not engine.loop.has_work_remaining():
                 break
     check_levels(parts.blocks)
     assert all(made.is_done for made in engine.sequences)
@@ -155,7 +157,7 @@ def test_what_cannot_be_read_is_computed_and_forgotten():
     assert parts.blocks.level_of(first) == FOLDER
     again = engine.add(text + "xyz", max_tokens=1)
     for _ in range(2):
-        engine.scheduler.step()
+        engine.loop.step()
     assert again.num_cached == 0 and parts.blocks.level_of(first) is None
     engine.finish()
     engine.check_answers()
@@ -181,8 +183,8 @@ def test_few_requests_at_a_time_hold_blocks_that_are_not_theirs_yet():
     engine.finish()
     for letter in "abcde":
         engine.add(letter * 12 + "z", max_tokens=1)
-    engine.scheduler.step()
-    assert len(engine.scheduler.waiting.returns) == MOST and engine.scheduler.waiting.returns.is_full
+    engine.loop.step()
+    assert len(engine.loop.waiting.holds[0]) == MOST and engine.loop.waiting.holds[0].is_full
     engine.finish()
     engine.check_answers()
 
@@ -192,8 +194,8 @@ def test_a_request_that_is_aborted_while_its_blocks_come_back_makes_room_for_the
     text = conversation(engine)
     gone, waits = engine.add(text + "xyz", max_tokens=1), engine.add("e" * 20, max_tokens=1)
     for _ in range(3):
-        engine.scheduler.step()
-    assert gone in list(engine.scheduler.waiting.returns) and engine.scheduler.waiting.is_full
+        engine.loop.step()
+    assert gone in list(engine.loop.waiting.holds[0]) and engine.loop.waiting.is_full
     gone.abort()
     engine.finish()
     assert engine.story(gone)[-1] == "finish" and waits.tokens == engine.answer_of(waits)

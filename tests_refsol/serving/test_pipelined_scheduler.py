@@ -7,15 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.pipeline import Pipeline
+from tiny_llm_given.serving import pipeline as stages
 from tiny_llm_ref import serving
 
 
 def test_a_call_that_fails_ends_the_requests_in_flight_and_no_others():
     pipeline = Pipeline(serving, model={"fails": {1: RuntimeError("gone")}}, max_num_seqs=2)
     made = [pipeline.add(8, 4), pipeline.add(8, 4), pipeline.add(8, 4)]
-    pipeline.scheduler.step()
+    pipeline.loop.step()
     with pytest.raises(RuntimeError, match="gone"):
-        pipeline.scheduler.step()
+        pipeline.loop.step()
     assert [one.error for one in made[:2]] == ["gone", "gone"]
     pipeline.finish()
     assert made[2].tokens == pipeline.answer_of(made[2]) and made[2].finish_reason == "length"
@@ -27,10 +28,10 @@ def test_the_second_call_of_a_plan_is_over_when_the_first_cannot_be_submitted():
     refused = {"refuses": {1: ConnectionError("gone")}, "places": 3}
     pipeline = Pipeline(serving, 1, model=refused, mixed_steps=False, max_num_batched_tokens=8)
     decoding, prompt = pipeline.add(3, 6), pipeline.add(16, 4)
-    pipeline.scheduler.step()
+    pipeline.loop.step()
     with pytest.raises(ConnectionError, match="gone"):
         for _ in range(5):
-            pipeline.scheduler.step()
+            pipeline.loop.step()
     survivor = decoding if prompt.is_done else prompt
     assert not survivor.is_done and {decoding.error, prompt.error} == {"gone", None}
     survivor.abort()
@@ -50,18 +51,18 @@ def test_what_a_listener_raises_leaves_micro_batches_in_flight(loads, stages, bl
         if len(heard) in at:
             raise OSError("the reader hung up")
 
-    pipeline.scheduler.events.listeners.append(listener)
+    pipeline.loop.events.listeners.append(listener)
     for load in loads:
         with suppress(OSError):
             pipeline.add(*load)
     for _ in range(500):
-        if not pipeline.scheduler.has_work_remaining():
+        if not pipeline.loop.has_work_remaining():
             break
         try:
-            pipeline.scheduler.step()
+            pipeline.loop.step()
         except OSError:
             raised += 1
-        assert len(pipeline.scheduler.in_flight) == len(pipeline.model.on_the_way)
+        assert len(pipeline.loop.calls.in_flight) == len(pipeline.model.on_the_way)
     assert raised <= len(at)
     pipeline.check_answers()
 
@@ -72,9 +73,9 @@ def test_after_abort_all_nothing_is_in_flight(loads, later, stages, blocks, cach
     pipeline = Pipeline(serving, stages, blocks, caching=caching)
     first = [pipeline.add(*load) for load in loads]
     for _ in range(steps):
-        pipeline.scheduler.step()
-    pipeline.scheduler.abort_all()
-    assert all(one.is_done for one in first) and not pipeline.scheduler.has_work_remaining()
+        pipeline.loop.step()
+    pipeline.loop.abort_all()
+    assert all(one.is_done for one in first) and not pipeline.loop.has_work_remaining()
     assert not pipeline.model.on_the_way and pipeline.allocator.num_free == pipeline.allocator.num_blocks
     assert sum(event.kind == "finish" for event in pipeline.events) == len(first)
     second = [pipeline.add(*load) for load in later]
@@ -85,14 +86,14 @@ def test_after_abort_all_nothing_is_in_flight(loads, later, stages, blocks, cach
 def test_closing_ends_everything():
     pipeline = Pipeline(serving)
     pipeline.add(30)
-    pipeline.scheduler.step()
-    pipeline.scheduler.close()
+    pipeline.loop.step()
+    pipeline.loop.close()
     assert pipeline.allocator.num_free == pipeline.allocator.num_blocks
 
 
 def test_other_policies_have_no_stages():
     pipeline = Pipeline(serving)
     with pytest.raises(ValueError, match=r"policy is .slack.*give .hybrid"):
-        serving.make_scheduler("slack", pipeline.model, pipeline.allocator)
-    made = serving.make_scheduler("hybrid", pipeline.model, pipeline.allocator)
-    assert isinstance(made, serving.PipelinedScheduler)
+        serving.make_loop("slack", pipeline.model, pipeline.allocator)
+    made = serving.make_loop("hybrid", pipeline.model, pipeline.allocator)
+    assert isinstance(made.calls, stages.Pipeline)

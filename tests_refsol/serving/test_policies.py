@@ -1,7 +1,7 @@
 """The policies as products: names and options, real answers under every policy, and the whole starvation corpus."""
 
 import io
-from functools import cache, partial
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -41,14 +41,14 @@ class Loop(Served):
         options = {"max_num_batched_tokens": 64, "max_num_seqs": 3, **options}
         if name == "slack":
             options = {"profile": PROFILE, "latency_target": 16.0, "tile": 4, **options}
-        super().__init__(s, 24, make=partial(s.make_scheduler, name), model={"ends": 9}, **options)
+        super().__init__(s, 24, policy=name, model={"ends": 9}, **options)
 
     def add(self, prompt, max_tokens=12, priority="interactive"):
         return super().add(prompt, max_tokens=max_tokens, priority=priority)
 
     def finish(self):
-        while self.scheduler.has_work_remaining():
-            assert self.scheduler.step() or not self.scheduler.has_work_remaining()
+        while self.loop.has_work_remaining():
+            assert self.loop.step() or not self.loop.has_work_remaining()
 
 
 @pytest.mark.parametrize("policy", [*s.POLICIES, "hybrid", "separate"])
@@ -56,7 +56,7 @@ def test_every_name_makes_a_scheduler_that_serves(policy):
     loop = Loop(policy)
     loop.add(b"abc")
     loop.finish()
-    [completion] = loop.scheduler.collect_results()
+    [completion] = loop.loop.collect_results()
     assert completion.text and loop.allocator.num_free == loop.allocator.num_blocks
 
 
@@ -106,7 +106,7 @@ def test_answers_do_not_depend_on_the_policy(data, policy):
             one = data.draw(st.sampled_from(loop.sequences))
             aborted |= set() if one.is_done else {one.request_id}
             one.abort()
-        loop.scheduler.step()
+        loop.loop.step()
     loop.finish()
     for one in loop.sequences:
         if one.request_id not in aborted and one.error is None:
@@ -126,12 +126,12 @@ def test_a_request_that_is_planned_twice_is_named(wrong):
 
     loop.add(b"ab" * 20)
     for _ in range(6 if wrong == "plan_decodes" else 1):
-        loop.scheduler.step()
+        loop.loop.step()
     loop.scheduler.plan_step = plan_step
     with pytest.raises(
         ValueError, match="request 0 is planned twice in one step: `plan_step` adds one entry"
     ):
-        loop.scheduler.step()
+        loop.loop.step()
 
 
 @pytest.mark.parametrize("policy", ["slack", "sarathi"])
@@ -139,8 +139,8 @@ def test_close_frees_whoever_waits_and_runs(policy):
     loop = Loop(policy)
     for size in (40, 30, 40, 5):
         loop.add(b"x" * size)
-    loop.scheduler.step()
-    loop.scheduler.close()
+    loop.loop.step()
+    loop.loop.close()
     assert loop.allocator.num_free == loop.allocator.num_blocks
 
 
@@ -150,10 +150,10 @@ def test_static_batching_delivers_a_batch_as_a_whole():
     loop = Loop("static", on_event=lambda event: event.kind == "finish" and ends.append(event.time))
     loop.model.ends = 0
     short, long = loop.add(b"ab", 2), loop.add(b"cd", 9)
-    loop.scheduler.step()
+    loop.loop.step()
     late = loop.add(b"ef", 1)
     for _ in range(4):
-        loop.scheduler.step()
+        loop.loop.step()
     assert short.is_done and not long.is_done and not ends and not late.tokens
     loop.finish()
     assert ends[0] == ends[1] < ends[2]

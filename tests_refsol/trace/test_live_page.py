@@ -28,31 +28,31 @@ class Watched:
         self.allocator = s.BlockAllocator(BLOCKS, BLOCK)
         model = FakePackedModel(self.allocator, s.Sampled)
         self.page, self.recorder, self.messages = live.LiveTimeline("tiny"), Recorder(PROMISE), []
-        self.scheduler = s.HybridScheduler(
-            model, self.allocator, max_num_batched_tokens=budget, max_num_seqs=4, clock=model.clock,
-            on_event=self.hear, **options,
-        )  # fmt: skip
-        self.options = s_options(self.scheduler)
+        limits = {"max_num_batched_tokens": budget, "max_num_seqs": 4, **options}
+        self.loop = s.make_loop(
+            "hybrid", model, self.allocator, clock=model.clock, on_event=self.hear, **limits
+        )
+        self.options = s_options(self.loop.scheduler)
         self.max_num_batched_tokens, self.max_model_len = 64, 82  # three quarters are C's prompt
         self.network = SimpleNamespace(config=SimpleNamespace(vocab_size=256))
         self.messages.append(self.page.hello(self))
         self.scheduler_steps = 0
         for number, (prompt, answer) in enumerate(REQUESTS):
             sampling = s.SamplingParams(max_tokens=answer)
-            self.scheduler.add(
+            self.loop.add(
                 s.Sequence([97 + number] * prompt, EndlessTokenizer(), request_id=number, max_seq_len=80,
                            sampling=sampling)
             )  # fmt: skip
-        while self.scheduler.has_work_remaining():
+        while self.loop.has_work_remaining():
             if stops_after is not None and self.scheduler_steps == stops_after:
-                for one in list(self.scheduler._sequences):
+                for one in list(self.loop._sequences):
                     one.abort()
-            self.scheduler.step()
+            self.loop.step()
             self.scheduler_steps += 1
 
     @property
     def num_waiting(self) -> int:
-        return len(self.scheduler.waiting)
+        return len(self.loop.waiting)
 
     def hear(self, event) -> None:
         self.recorder(event)
@@ -64,8 +64,8 @@ class Watched:
 def s_options(scheduler) -> SimpleNamespace:
     return SimpleNamespace(
         max_num_seqs=scheduler.max_num_seqs,
-        enable_chunked_prefill=scheduler.enable_chunked_prefill,
-        policy="hybrid" if scheduler.mixed_steps else "separate",
+        enable_chunked_prefill=scheduler.limits.enable_chunked_prefill,
+        policy="hybrid" if scheduler.limits.mixed_steps else "separate",
     )
 
 

@@ -27,8 +27,7 @@ def test_a_step_waits_for_the_host_and_for_the_step_before():
 def test_the_idle_share_of_many_steps(host, before, after):
     """Before: host / (host + step). After: the part of the host that is longer than the step."""
     plain, ahead = (
-        served_on_device(serving, kind, host, 6.0, [300]).idle_share
-        for kind in (serving.HybridScheduler, serving.AsyncScheduler)
+        served_on_device(serving, is_ahead, host, 6.0, [300]).idle_share for is_ahead in (False, True)
     )
     assert plain == pytest.approx(before, abs=0.01)
     assert ahead == pytest.approx(after, abs=0.01)

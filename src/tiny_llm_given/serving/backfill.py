@@ -1,13 +1,12 @@
 """Admission past a request without room, if that does not delay it (backfilling; Lifka, 1995)."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from tiny_llm_common.request_life import WaitingLine
-from tiny_llm_common.step_options import Hooks
 
-from .step_loop import Admission, Blocks, Served
+from .admission import Admission, Served, ServingState
 
 LOOK = 32  # requests that are tried past one without room, until somebody leaves
 
@@ -34,24 +33,22 @@ class Backfill(Admission[Served]):
     requests leave at the latest.
 
     Args:
-        allocator, queue, running, emit, hooks: see `Admission`.
+        state: see `Admission`.
+        queue: the requests that wait, instead of the state's own queue.
         step_tokens: tokens of prompts in a step.
         may_begin: whether a request may begin now, besides room.
     """
 
     def __init__(
         self,
-        allocator: Blocks,
+        state: ServingState[Served],
         queue: AgedLine[Served],
-        running: Sequence[Served],
-        emit: Callable[[str, Served], None],
         *,
         step_tokens: int,
         may_begin: Callable[[Served], bool],
-        hooks: Hooks,
     ):
-        super().__init__(allocator, queue, running, emit, hooks=hooks)
-        self.aged = queue
+        super().__init__(state)
+        self.queue = self.aged = queue
         self.step_tokens, self.may_begin = step_tokens, may_begin
         self.blocked: Served | None = None  # the first one without room
         self._free = 0  # blocks that were free when it had none
@@ -85,7 +82,7 @@ class Backfill(Admission[Served]):
         while (sequence := self._take_next(before)) is not None:
             if self.may_begin(sequence) and self._may_pass(sequence):
                 if self._reserve(sequence, is_alone, left):
-                    if self._comes_later(sequence):
+                    if self._is_held(sequence):
                         continue
                     return self._begun(sequence)
                 self._block(sequence)
@@ -101,7 +98,7 @@ class Backfill(Admission[Served]):
             if shortest.is_done:
                 self.emit("finish", shortest)
             elif self._reserve(shortest, is_alone, left):
-                if not self._comes_later(shortest):
+                if not self._is_held(shortest):
                     return self._begun(shortest)
             else:
                 self._block(shortest)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from tiny_llm_common.drafted import Proposer
+from tiny_llm_common.drafted import Proposer, SpeculationCounts
 from tiny_llm_common.scheduled import Scheduled, SequenceState
 
 MEMORY = 0.95  # weight of earlier drafts in a rate after a step with drafts,
@@ -60,6 +60,9 @@ class Proposals:
         num_speculative_tokens: drafts of one request in one step, at most.
         profile: what a step costs; without it every draft pays.
 
+    Attributes:
+        counts: what the drafts have come to.
+
     Raises:
         ValueError: `num_speculative_tokens` is below 1.
     """
@@ -75,6 +78,7 @@ class Proposals:
             raise ValueError(f"num_speculative_tokens is {num_speculative_tokens}: give at least 1")
         self.choose_k, self.proposer = choose_k, proposer
         self.num_speculative_tokens, self.profile = num_speculative_tokens, profile
+        self.counts = SpeculationCounts()
         self.overall = AcceptanceRate()  # of all requests: where the estimate of a new one begins
         self._step = 0
         self._rates: WeakKeyDictionary[SequenceState, AcceptanceRate] = WeakKeyDictionary()

@@ -8,19 +8,19 @@ from typing import Any, Protocol
 
 from tiny_llm_common.scheduled import Scheduled, SequenceState
 
+from .admission import Blocks, ServingState
 from .backfill import Backfill
-from .step_loop import Blocks
 
 
 class Preempts(Protocol):
     """What these functions use of a scheduler of Day 3.3 that preempts by class."""
 
+    state: ServingState
     running: list
     waiting: Backfill
     allocator: Blocks
     max_num_seqs: int
     num_returning: int
-    now: float
 
     def victims(self) -> list: ...
 
@@ -49,7 +49,7 @@ def make_way(scheduler: Preempts) -> None:
         while slots < 0 or free < 0:
             victim = victims.pop(0)
             slots, free = slots + 1, free + len(victim.block_table.blocks)
-            victim.waiting_since = scheduler.now  # it goes after those that it makes way for
+            victim.waiting_since = scheduler.state.now  # it goes after those that it makes way for
             scheduler.preempt(victim)
 
 
@@ -132,7 +132,7 @@ def check_slack_options(scheduler: Any) -> None:
 
     Also when a tile of a prompt beside all decodes takes longer than the target.
     """
-    if not scheduler.enable_chunked_prefill:
+    if not scheduler.limits.enable_chunked_prefill:
         raise ValueError("the slack scheduler cuts prompts into chunks: leave enable_chunked_prefill on")
     if scheduler.latency_target <= 0:
         raise ValueError(

@@ -188,7 +188,7 @@ def llm_opener(options: argparse.Namespace, served: "ServerOptions") -> Callable
 
     def opened_with_usual_steps() -> LLM:
         llm = opens()
-        llm.engine.scheduler.max_num_batched_tokens = first
+        llm.engine.loop.scheduler.max_num_batched_tokens = first
         return llm
 
     return opened_with_usual_steps

@@ -21,7 +21,7 @@ class AsyncRunner(PackedRunner):
 
     Args:
         fill_placeholders: the solution's function of that name.
-        arguments, options: see `PackedRunner`; without other ranks.
+        arguments, options: see `PackedRunner`.
     """
 
     num_stages = 2
@@ -36,10 +36,10 @@ class AsyncRunner(PackedRunner):
 
     def submit(self, batch: PackedBatch) -> None:
         """See `PipelinedModel.submit`."""
-        bucket = None if self.buckets is None else self.buckets.of(batch)
+        bucket = self.bucket_of(batch)
         with self.backend_module.inference():
             # Made now: before the batch is computed, its blocks may belong to another request.
-            forward, inputs = self._forward_of(bucket), self._inputs(batch, bucket)
+            forward, inputs = self.forward_of(bucket), self._inputs(batch, bucket)
             if batch.sources and self._takes_lists:
                 inputs[0] = self._array(inputs[0])
             padding = [-1] * (len(inputs[0]) - len(batch.sources))
@@ -72,13 +72,12 @@ class AsyncRunner(PackedRunner):
     def _launch(self, batch: PackedBatch, forward: Callable, inputs: list[Array], sources: Array) -> Drawn:
         with self.backend_module.inference():
             last, self._last = self._last, None  # also if this step fails
-            self.make_moves(batch.moves)
+            self.prepare(batch)
             if sources is not None:
                 inputs[0] = self._fill_placeholders(inputs[0], sources, last)
             logits = forward(*inputs)
             drawn = None if logits is None else self._draw(batch, logits)
             if drawn is not None:
                 self._last = drawn[0].ids
-            for pool in self.pools:
-                pool.launch()
+            self.backend_module.launch(self.pools)
         return drawn

@@ -1,6 +1,6 @@
 """The requests of one engine: a prompt with one sequence per answer, their results, and what makes them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,9 +8,10 @@ import numpy as np
 
 from tiny_llm_common.events import RequestMetrics
 
-from ..solution_types import AnswerSequence, SamplingParams, ServingPackage, StructuredOutputsParams
-from .backends.grammar import Grammars
+from ..solution_types import AnswerSequence, SamplingParams, ServingPackage
 from .outputs import CompletionOutput, Logprob, RequestOutput
+
+NO_GRAMMARS = "structured_outputs: this engine was opened without grammars"
 
 
 @dataclass
@@ -106,6 +107,7 @@ class RequestFactory:
         max_model_len: tokens of a prompt and its answer.
         pool_tokens: tokens that all KV blocks together hold.
         seed: the seed of requests that bring none of their own.
+        on_request: called with each answer that can be served; one may change it, or end it with a reason.
     """
 
     def __init__(
@@ -117,10 +119,11 @@ class RequestFactory:
         max_model_len: int,
         pool_tokens: int,
         seed: int,
+        on_request: Sequence[Callable[[Any], object]] = (),
     ):
         self.names, self.tokenizer, self.seed = names, tokenizer, seed
         self.vocab_size, self.max_model_len, self.pool_tokens = vocab_size, max_model_len, pool_tokens
-        self.grammars = Grammars(tokenizer, vocab_size)
+        self.on_request = on_request
         self._num_requests = self._num_sequences = 0
 
     def request(
@@ -142,8 +145,11 @@ class RequestFactory:
                 of_answer = replace(of_answer, prompt_logprobs=None)
             request.sequences.append(self._sequence(request.prompt_token_ids, of_answer, priority))
         self._check(request.sequences)
-        if sampling.structured_outputs is not None:
-            self._constrain(request.sequences, sampling.structured_outputs)
+        for sequence in request.sequences:
+            for hook in self.on_request:
+                hook(sequence)
+            if sampling.structured_outputs is not None and sequence.grammar is None:
+                sequence.fail(NO_GRAMMARS)  # unless it has failed already
         return request
 
     def _sequence(self, ids: list[int], sampling: SamplingParams, priority: str) -> Any:
@@ -159,15 +165,6 @@ class RequestFactory:
             sequence.max_seq_len = sequences[0].max_seq_len
             if sequences[0].error is not None:
                 sequence.fail(sequences[0].error)
-
-    def _constrain(self, sequences: Sequence[Any], wanted: StructuredOutputsParams) -> None:
-        """Gives each answer a grammar, or ends it with the reason why its grammar is unusable."""
-        try:
-            for sequence in sequences:
-                sequence.grammar = self.grammars.grammar(wanted)
-        except ValueError as error:
-            for sequence in sequences:
-                sequence.fail(str(error))
 
 
 def request_seed(seed: int, number: int) -> int:

@@ -9,22 +9,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
-from ..solution_types import BlockAllocator, Event, SamplingParams, ServingPackage
-from ..terminal import interrupts_kept
-from .backends.grammar import CompiledGrammar
-from .cold_store import ColdStore
-from .engine_options import EngineOptions
-from .engine_request import EngineRequest, RequestFactory
-from .packed_runner import OtherRanks, PackedRunner
-from .planning import Planning
-from .port import Port
-from .speculation.speculation import Speculation
-from .step_shapes import StepShapes
+from tiny_llm_given.serving.step_loop import StepLoop
 
-NO_PROMPT_ROWS = (
-    "prompt_logprobs needs steps of any number of sampled rows, and these are padded: use enforce_eager=True without "
-    "bucketing_strategy"
-)
+from ..solution_types import AnswerSequence, BlockAllocator, Event, SamplingParams, ServingPackage
+from ..terminal import interrupts_kept
+from .engine_options import EngineLimits, EngineOptions
+from .engine_request import EngineRequest, RequestFactory
+from .packed_runner import PackedRunner
+from .port import Port
+
+NewLoop = Callable[[PackedRunner, Callable[[], float], Callable[[Event], object]], StepLoop[AnswerSequence]]
 NESTED = (
     "this thread is inside a call of this LLM, in a listener or callback: call again when it has returned"
 )
@@ -36,31 +30,37 @@ class LLMEngine:
 
     Not for several threads at once: the calls of `LLM` take turns, by `turn`.
 
-    `open_engine` makes its parts.
+    `open_engine` makes its parts, and puts extensions on it.
 
     Args:
-        shapes: what is padded and compiled.
         runner: runs the steps, and has the KV pools.
-        planning: makes the scheduler.
-        ranks: the others that hold a part of the model. The engine ends them.
+        new_loop: new_loop(runner, clock, on_event) makes a loop with empty blocks and an empty queue.
         products: how matrices are multiplied, in words.
         setup_seconds: what the runner, its warm-up and measurements of steps took.
         clock: seconds, for events and metrics.
 
     Attributes:
-        listeners: called with each event of the scheduler.
+        listeners: called with each event of the loop.
+        on_request: called with each answer that is to be made; one may change it, or end it with a reason.
+        on_reset: called when every cached prefix is to be forgotten.
+        on_close: called when the loop has ended.
+        extensions: what was put on it, by name. The engine asks for none of them.
     """
 
     port: Port
     tokenizer: Any
-    shapes: StepShapes
+    options: EngineOptions
+    limits: EngineLimits
     runner: PackedRunner
-    planning: Planning
-    ranks: OtherRanks = field(default_factory=OtherRanks)
+    new_loop: NewLoop
     products: str = ""
     setup_seconds: float = 0.0
     clock: Callable[[], float] = time.perf_counter
     listeners: list[Callable[[Event], object]] = field(default_factory=list, init=False)
+    on_request: list[Callable[[AnswerSequence], object]] = field(default_factory=list, init=False)
+    on_reset: list[Callable[[], object]] = field(default_factory=list, init=False)
+    on_close: list[Callable[[], object]] = field(default_factory=list, init=False)
+    extensions: dict[str, Any] = field(default_factory=dict, init=False)
     is_closed: bool = field(default=False, init=False)
 
     def __post_init__(self):
@@ -73,31 +73,28 @@ class LLMEngine:
             max_model_len=self.max_model_len,
             pool_tokens=self.runner.num_blocks * self.options.block_size,
             seed=self.options.seed,
+            on_request=self.on_request,
         )
-        self._start_scheduler()
+        self._start_loop()
 
-    def _start_scheduler(self) -> None:
-        self.scheduler = self.planning.scheduler(self.runner, self.clock, self._emit)
-        self._parallel = ParallelSampling(self.scheduler.enqueue)
+    def _start_loop(self) -> None:
+        self.loop = self.new_loop(self.runner, self.clock, self._emit)
+        self._parallel = ParallelSampling(self.loop.enqueue)
 
     @property
     def names(self) -> ServingPackage:
         """The module `serving` of the solution."""
-        return self.planning.names
-
-    @property
-    def options(self) -> EngineOptions:
-        return self.planning.options
+        return self.port.serving
 
     @property
     def max_model_len(self) -> int:
         """Tokens of a prompt and its answer."""
-        return self.planning.limits.max_model_len
+        return self.limits.max_model_len
 
     @property
     def max_num_batched_tokens(self) -> int:
         """Tokens of a step."""
-        return self.planning.limits.max_num_batched_tokens
+        return self.limits.max_num_batched_tokens
 
     @property
     def network(self) -> Any:
@@ -107,17 +104,7 @@ class LLMEngine:
     @property
     def allocator(self) -> BlockAllocator:
         """The KV blocks of the pool."""
-        return cast(BlockAllocator, self.scheduler.allocator)
-
-    @property
-    def speculation(self) -> Speculation | None:
-        """Drafts, if there are any."""
-        return self.planning.speculation
-
-    @property
-    def cold(self) -> ColdStore | None:
-        """Blocks outside the pool, if there are any."""
-        return self.planning.cold
+        return cast(BlockAllocator, self.loop.allocator)
 
     def reset_prefix_cache(self) -> None:
         """Forgets every cached prefix, in the pool and outside.
@@ -129,10 +116,10 @@ class LLMEngine:
             raise RuntimeError(
                 f"answers wait or run ({self.num_open}): reset the prefix cache when they have ended"
             )
-        self.scheduler.close()  # a step of ended requests may be in flight
-        if self.cold is not None:
-            self.cold.forget()
-        self._start_scheduler()
+        self.loop.close()  # a step of ended requests may be in flight
+        for forget in self.on_reset:
+            forget()
+        self._start_loop()
 
     def _emit(self, event: Event) -> None:
         if event.request is not None:
@@ -140,8 +127,6 @@ class LLMEngine:
             request = self._open.pop(number, None) if event.kind == "finish" else self._open.get(number)
             if request is not None:  # a test may add a sequence to the scheduler itself
                 request.metrics.on_event(event)
-        if self.cold is not None:
-            self.cold.on_event(event)
         for listener in self.listeners:
             listener(event)
 
@@ -179,7 +164,7 @@ class LLMEngine:
     @property
     def num_waiting(self) -> int:
         """Sequences that wait, in the queue or for their parent's first token."""
-        return len(self.scheduler.waiting) + len(self._parallel)
+        return len(self.loop.waiting) + len(self._parallel)
 
     def request(
         self,
@@ -204,18 +189,7 @@ class LLMEngine:
         """
         if self.is_closed:
             raise RuntimeError("this LLM is closed: make a new one for more requests")
-        if sampling.prompt_logprobs is not None and self.runner.buckets is not None:
-            error = error or NO_PROMPT_ROWS
         return self._requests.request(prompt, ids, sampling, error, priority)
-
-    def compile_grammar(self, sampling: SamplingParams) -> CompiledGrammar:
-        """The grammar of `sampling`, which requests find compiled while it is held. May run on any thread.
-
-        Raises:
-            ValueError: there is no such grammar.
-        """
-        assert sampling.structured_outputs is not None
-        return self._requests.grammars.compiled(sampling.structured_outputs)
 
     def add(self, request: EngineRequest) -> None:
         """Adds a request that `request` has made to the queue."""
@@ -226,7 +200,7 @@ class LLMEngine:
 
     def has_work_remaining(self) -> bool:
         """Whether an answer waits or runs."""
-        return bool(len(self._parallel)) or self.scheduler.has_work_remaining()
+        return bool(len(self._parallel)) or self.loop.has_work_remaining()
 
     def step(self) -> bool:
         """One step for all requests that were added.
@@ -238,13 +212,13 @@ class LLMEngine:
             What the model has raised. The requests in the failed call have ended then.
         """
         try:
-            return self.scheduler.step()
+            return self.loop.step()
         finally:
             self._parallel.release()
 
     def collect_results(self) -> None:
         """Forgets the requests that have ended; each has its own result."""
-        self.scheduler.collect_results()
+        self.loop.collect_results()
 
     def run(self, requests: Sequence[EngineRequest], on_step: Callable[[], object] = lambda: None) -> None:
         """Serves these requests to their end, with those that were added before.
@@ -279,7 +253,7 @@ class LLMEngine:
         try:
             for request in list(self._open.values()):
                 request.abort()
-            self.scheduler.abort_all()
+            self.loop.abort_all()
             self._parallel.release()
         finally:
             self.listeners = listeners
@@ -290,12 +264,11 @@ class LLMEngine:
             return
         self.is_closed = True
         self._parallel.close()
-        self.ranks.close()
-        self.scheduler.close()
-        if self.cold is not None:
-            self.cold.close()
+        self.loop.close()
+        for close in self.on_close:
+            close()
         release, device = self.runner.backend_module.release_memory, self.runner.device
-        del self.runner, self.scheduler, self._parallel, self._requests
+        del self.runner, self.loop, self._parallel, self._requests
         release(device)
 
 

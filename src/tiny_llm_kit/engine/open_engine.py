@@ -4,11 +4,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..solution_types import Network
-from .cold_store import open_cold_store
+from ..solution_types import AnswerSequence, Network
+from .backends.grammar import Grammars
+from .cold_store import ColdStore, open_cold_store
 from .engine_options import EngineLimits, EngineOptions
 from .llm_engine import LLMEngine
-from .packed_runner import OtherRanks, PackedRunner
+from .packed_runner import PackedRunner
+from .parallel.other_ranks import OtherRanks
 from .planning import Planning
 from .port import Port
 from .profiling.attention_choice import has_chunk_kernel
@@ -16,6 +18,11 @@ from .profiling.engine_profiling import measured_num_blocks, measured_profile
 from .profiling.product_choice import choose_products
 from .speculation.speculation import Speculation, draft_model
 from .step_shapes import StepShapes
+
+NO_PROMPT_ROWS = (
+    "prompt_logprobs needs steps of any number of sampled rows, and these are padded: use enforce_eager=True without "
+    "bucketing_strategy"
+)
 
 
 def open_engine(
@@ -54,15 +61,46 @@ def open_engine(
     ranks.make_pools(num_blocks)
     runner = shapes.new_runner(network, ranks)
     cold = open_cold_store(port, runner, options, model)
-    if cold is not None:
-        runner.make_moves = cold.make
     if shapes.is_compiled:
         warm_up(shapes, runner)
     profile = measured_profile(names, runner, options, limits) if options.policy == "slack" else None
     speculation = _speculation(port, runner, options, limits, draft_network)
     setup_seconds = time.perf_counter() - start  # most of it compiles, if anything is compiled
     planning = Planning(names, options, limits, profile, speculation, cold)
-    return LLMEngine(port, tokenizer, shapes, runner, planning, ranks, products, setup_seconds, clock)
+    engine = LLMEngine(
+        port, tokenizer, options, limits, runner, planning.loop, products, setup_seconds, clock
+    )
+    engine.extensions |= {"shapes": shapes, "ranks": ranks}
+    put_grammars_on(engine)
+    if speculation is not None:
+        engine.extensions["drafts"] = speculation.proposals
+    if runner.buckets is not None:
+        engine.on_request.append(refuse_prompt_logprobs)
+    if cold is not None:
+        put_cold_store_on(engine, cold)
+    engine.on_close.insert(0, ranks.close)
+    return engine
+
+
+def put_grammars_on(engine: LLMEngine) -> None:
+    """Let answers follow grammars."""
+    grammars = engine.extensions["grammars"] = Grammars(engine.tokenizer, engine.runner.vocab_size)
+    engine.on_request.append(grammars.constrain)
+
+
+def put_cold_store_on(engine: LLMEngine, cold: ColdStore) -> None:
+    """Let an engine keep blocks outside its pool."""
+    engine.extensions["cold"] = cold
+    engine.runner.before.append(lambda batch: cold.make(batch.moves))
+    engine.listeners.append(cold.on_event)
+    engine.on_reset.append(cold.forget)
+    engine.on_close.append(cold.close)
+
+
+def refuse_prompt_logprobs(sequence: AnswerSequence) -> None:
+    """End an answer that wants what steps with a fixed number of sampled rows do not have."""
+    if sequence.sampling.prompt_logprobs is not None:
+        sequence.fail(NO_PROMPT_ROWS)
 
 
 def put_fast_paths(port: Port, network: Network, options: EngineOptions, ranks: OtherRanks) -> str:

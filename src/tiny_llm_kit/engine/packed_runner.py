@@ -1,70 +1,14 @@
-"""The layer between Week 3's policy and arrays: from a packed batch of integers to one forward and back.
+"""The layer between Week 3's policy and arrays: from a packed batch of integers to one forward and back."""
 
-With it stand the other ranks of a model as it sees them, for `parallel` has those that are processes, and its count of
-padding.
-"""
-
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tiny_llm_common.moves import Move
+from tiny_llm_common.packed_model import PackedInputs
 
 from ..solution_types import Array, Bucket, Buckets, PackedBatch, Sampled
-from ..terminal import FatalError
 from .backend import Backend
 from .backends.seeded_sampling import PendingDraws
-
-
-class RankError(FatalError):
-    """A rank is gone or cannot start, so the engine is gone: only together do its ranks hold the model."""
-
-
-class OtherRanks:
-    """No other ranks: this process has the model to itself.
-
-    Attributes:
-        group: all ranks, see `Group`.
-        has_stages: whether the ranks share the layers, and not every matrix.
-        failure: why a rank is gone, in one line; None while all are there.
-        on_failure: called with that line, on a thread of its own.
-    """
-
-    group: Any = None
-    has_stages = False
-    failure: str | None = None
-    on_failure: Callable[[str], object]
-
-    @property
-    def size(self) -> int:
-        """Number of ranks, this one included."""
-        return 1
-
-    def make_pools(self, num_blocks: int, is_profiled: bool = False) -> None:
-        """Every other rank makes KV pools of this many blocks, and a runner for them.
-
-        Args:
-            is_profiled: whether only memory is measured: then nothing is compiled.
-        """
-
-    def announce(self, batch: PackedBatch, bucket: Bucket | None) -> None:
-        """Every other rank begins to compute a batch, or will when it has computed those before.
-
-        Raises:
-            RankError: one is gone.
-        """
-
-    def computing(self) -> AbstractContextManager:
-        """The body computes a batch that was announced.
-
-        Raises:
-            RankError: another rank is gone, or the body has raised.
-        """
-        return nullcontext()
-
-    def close(self) -> None:
-        """Ends the other ranks, and returns when they have ended."""
 
 
 @dataclass
@@ -122,15 +66,21 @@ class PackedRunner:
         block_size: tokens per block.
         sampler: chooses the tokens, see `SeededSampler`.
         sampled: makes the solution's `Sampled` of a token and its log-probabilities.
-        inputs_of, create_kv_pools, pad_inputs: the solution's functions.
+        inputs_of, create_kv_pools: the solution's functions.
         arrays_of: makes the solution's `PackedInputs` of the list that its `flatten` has made.
         on_logits: called as on_logits(rows, logits (len(rows), V) in NumPy) after each call that samples, for tests.
-        buckets: `Buckets` of the solution: every call is padded to one of them. None pads nothing.
-        capture: turns a forward, which is a function of arrays alone, into one that is captured and replayed; see the
-            solution's `capture_step`.
-        is_captured: whether steps of a bucket are; the others run the model as it is.
-        ranks: the other ranks of the model, if any, which compute every batch too.
+
+    Attributes:
+        before: called with each batch before it is computed.
+        bucket_of: the bucket that a batch is padded to; None pads nothing.
+        pad: pads the inputs of a batch to its bucket.
+        forward_of: computes the logits of arrays that have the shapes of a bucket.
+        logits: computes those of a batch.
+        buckets: what `bucket_of` chooses from, for those who ask.
+        waste: the rows of all calls, padding included.
     """
+
+    buckets: Buckets | None = None
 
     def __init__(
         self,
@@ -145,12 +95,7 @@ class PackedRunner:
         inputs_of: Callable,
         arrays_of: Callable,
         create_kv_pools: Callable[..., list],
-        pad_inputs: Callable,
         on_logits: Callable | None = None,
-        buckets: Buckets | None = None,
-        capture: Callable[[Callable], Callable] = lambda forward: forward,
-        is_captured: Callable[[Bucket | None], bool] = lambda bucket: True,
-        ranks: OtherRanks | None = None,
     ):
         self.model, self.backend_module, self.device = model, backend_module, device
         self.num_blocks, self.block_size = num_blocks, block_size
@@ -159,12 +104,13 @@ class PackedRunner:
         self.max_model_len, self.vocab_size = model.config.context, model.config.vocab_size
         self._create_kv_pools = create_kv_pools
         self.pools = pools = create_kv_pools(model, num_blocks, block_size)
-        self.make_moves: Callable[[list[Move]], object] = lambda moves: None  # see `ColdStore`
-        self._plain = lambda *arrays: model(arrays_of(arrays), pools)
-        self._captured, self._is_captured = capture(self._plain), is_captured
-        self.buckets, self.ranks, self._inputs_of = buckets, ranks or OtherRanks(), inputs_of
-        self._pad_inputs = pad_inputs
-        self.waste = PaddingWaste()
+        self._inputs_of, self.waste = inputs_of, PaddingWaste()
+        self.plain_forward: Callable[..., Array | None] = lambda *arrays: model(arrays_of(arrays), pools)
+        self.before: list[Callable[[PackedBatch], object]] = []
+        self.bucket_of: Callable[[PackedBatch], Bucket | None] = lambda batch: None
+        self.pad: Callable[[PackedInputs, Bucket | None], PackedInputs] = lambda inputs, bucket: inputs
+        self.forward_of: Callable[[Bucket | None], Callable] = lambda bucket: self.plain_forward
+        self.logits: Callable[[PackedBatch, Bucket | None], Array | None] = self._logits
 
     @property
     def computed_tokens(self) -> int:
@@ -173,53 +119,17 @@ class PackedRunner:
 
     def run(self, batch: PackedBatch) -> list[Sampled]:
         """See `PackedModel.run`."""
-        bucket = None if self.buckets is None else self.buckets.of(batch)
-        chosen = self._compute(batch, bucket)
+        bucket = self.bucket_of(batch)
+        chosen = self.compute(batch, bucket)
         self.waste.count(batch, bucket, self.block_size)
         return chosen
 
-    def warm_up(self, on_progress: Callable[[int, int], object] = lambda done, total: None) -> None:
-        """Run every bucket that a load can need once, on a batch that writes only to the pad block.
-
-        Each number of sampled rows also draws a token once: drawing has operations that the greedy choice has not.
-
-        Args:
-            on_progress: called as on_progress(done, total) after each bucket.
-
-        Raises:
-            ValueError: the runner has no buckets.
-        """
-        if self.buckets is None:
-            raise ValueError("this runner has no buckets: give `warm_up_on` batches")
-        listed, drawn = self.buckets.warm_up_list(), set()
-        for done, bucket in enumerate(listed, start=1):
-            temperatures = (0.0,) if bucket.rows in drawn else (0.0, 1.0)
-            for temperature in temperatures:
-                self._compute(self.buckets.padding_batch(self.num_blocks, temperature), bucket)
-            drawn.add(bucket.rows)
-            on_progress(done, len(listed))
-
-    def warm_up_on(
-        self,
-        batches: Sequence[PackedBatch],
-        on_progress: Callable[[int, int], object] = lambda done, total: None,
-    ) -> None:
-        """Run these batches once as they are, for an engine without buckets."""
-        for done, batch in enumerate(batches, start=1):
-            self._compute(batch, None)
-            on_progress(done, len(batches))
-
-    def follow(self, batch: PackedBatch, bucket: Bucket | None) -> None:
-        """Compute a batch that rank 0 has announced; rank 0 draws the tokens."""
+    def compute(self, batch: PackedBatch, bucket: Bucket | None) -> list[Sampled]:
+        """One token for each sampled row of a batch, which is padded to a bucket."""
         with self.backend_module.inference():
-            self._finish_with_ranks(self._logits(batch, bucket))
-
-    def _compute(self, batch: PackedBatch, bucket: Bucket | None) -> list[Sampled]:
-        with self.backend_module.inference():
-            logits = self._logits_with_ranks(batch, bucket)
+            logits = self.logits(batch, bucket)
             chosen = [] if logits is None else self._choose(batch, logits)
-            for pool in self.pools:
-                pool.materialize()
+            self.backend_module.materialize(self.pools)
             if logits is None:  # nothing was read, so synchronise before the caller takes the time
                 self.backend_module.synchronize(self.device)
         return chosen
@@ -229,43 +139,23 @@ class PackedRunner:
         return self._create_kv_pools(self.model, num_blocks, self.block_size, kv_cache_dtype=kv_cache_dtype)
 
     def _logits(self, batch: PackedBatch, bucket: Bucket | None) -> Array | None:
-        self.make_moves(batch.moves)
-        return self._forward_of(bucket)(*self._inputs(batch, bucket))
+        self.prepare(batch)
+        return self.forward_of(bucket)(*self._inputs(batch, bucket))
 
-    def _forward_of(self, bucket: Bucket | None) -> Callable:
-        return self._captured if self._is_captured(bucket) else self._plain
+    def prepare(self, batch: PackedBatch) -> None:
+        """Does what comes before the computing of a batch."""
+        for hook in self.before:
+            hook(batch)
 
     def _inputs(self, batch: PackedBatch, bucket: Bucket | None) -> list[Array]:
         window, sizes = self.model.config.sliding_window, (self.block_size, self.num_blocks)
-        inputs = self._inputs_of(batch, *sizes, window)
-        if bucket is not None:
-            inputs = self._pad_inputs(inputs, bucket, *sizes, window is not None)
+        inputs = self.pad(self._inputs_of(batch, *sizes, window), bucket)
         return (inputs if self._takes_lists else inputs.map(self._array)).flatten()
 
     @property
     def _takes_lists(self) -> bool:
         """Whether the model makes arrays of its inputs by itself, where it needs them."""
         return getattr(self.model.compute, "takes_lists", False)
-
-    def _logits_with_ranks(self, batch: PackedBatch, bucket: Bucket | None) -> Array | None:
-        """The logits, which all ranks compute together.
-
-        Raises:
-            RankError: a rank is gone, or this one has raised something while others wait for it.
-        """
-        if self.ranks.size == 1:
-            return self._logits(batch, bucket)
-        self.ranks.announce(batch, bucket)
-        with self.ranks.computing():
-            return self._finish_with_ranks(self._logits(batch, bucket))
-
-    def _finish_with_ranks(self, logits: Array | None) -> Array | None:
-        """Make all collective calls now, in the order in which the other ranks make them."""
-        if logits is not None:
-            self.backend_module.evaluate(logits)
-        for pool in self.pools:
-            pool.materialize()
-        return logits
 
     def _array(self, values: list) -> Array:
         return self.backend_module.to_array(values, device=self.device)

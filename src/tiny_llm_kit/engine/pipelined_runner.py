@@ -6,19 +6,21 @@ from contextlib import suppress
 from typing import Any
 
 from ..solution_types import Array, Bucket, PackedBatch, Sampled
-from .packed_runner import PackedRunner, RankError
+from .packed_runner import PackedRunner
+from .parallel.other_ranks import OtherRanks, RankError, finish_together
 
 
 class PipelinedRunner(PackedRunner):
     """A `PipelinedModel`: batches that are submitted pass the other stages while this one computes earlier ones.
 
     Args:
-        options: see `PackedRunner`; `ranks` are the other stages.
+        ranks: the other stages.
+        arguments, options: see `PackedRunner`.
     """
 
-    def __init__(self, *arguments: Any, **options: Any):
+    def __init__(self, *arguments: Any, ranks: OtherRanks, **options: Any):
         super().__init__(*arguments, **options)
-        self.num_stages = self.ranks.size
+        self.ranks, self.num_stages = ranks, ranks.size
         self._submitted: deque[tuple[PackedBatch, Callable, Sequence[Array]]] = deque()
 
     def run(self, batch: PackedBatch) -> list[Sampled]:
@@ -32,7 +34,7 @@ class PipelinedRunner(PackedRunner):
         Raises:
             RankError: a stage is gone.
         """
-        bucket = None if self.buckets is None else self.buckets.of(batch)
+        bucket = self.bucket_of(batch)
         self._announce(batch, bucket)
         self.waste.count(batch, bucket, self.block_size)
 
@@ -56,15 +58,15 @@ class PipelinedRunner(PackedRunner):
         batch, forward, inputs = self._submitted.popleft()
         self.ranks.group.end_planning()
         with self.ranks.group.computing(), self.ranks.computing():
-            return batch, self._finish_with_ranks(forward(*inputs))
+            return batch, finish_together(self, forward(*inputs))
 
-    def _compute(self, batch: PackedBatch, bucket: Bucket | None) -> list[Sampled]:
+    def compute(self, batch: PackedBatch, bucket: Bucket | None) -> list[Sampled]:
         self._announce(batch, bucket)
         return self.collect()
 
     def _announce(self, batch: PackedBatch, bucket: Bucket | None) -> None:
         with self.backend_module.inference():
             # Made now: before the batch is computed here, its blocks may belong to another request.
-            submitted = batch, self._forward_of(bucket), self._inputs(batch, bucket)
+            submitted = batch, self.forward_of(bucket), self._inputs(batch, bucket)
         self.ranks.announce(batch, bucket)  # last: what the other stages compute is computed here
         self._submitted.append(submitted)

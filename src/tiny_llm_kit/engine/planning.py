@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ..solution_types import Event, HybridScheduler, ServingPackage, StepProfile
+from tiny_llm_given.serving.step_loop import StepLoop
+
+from ..solution_types import AnswerSequence, BlockAllocator, Event, ServingPackage, StepProfile
 from .cold_store import ColdStore
 from .engine_options import EngineLimits, EngineOptions
 from .packed_runner import PackedRunner
@@ -15,7 +17,7 @@ TILE = 64  # tokens: what sizes that a policy chooses are multiples of
 
 @dataclass(frozen=True)
 class Planning:
-    """Makes the scheduler of an engine, and another one when its prefix cache is reset.
+    """Makes the loop of an engine, and another one when its prefix cache is reset.
 
     Args:
         names: the module `serving` of the solution.
@@ -31,34 +33,35 @@ class Planning:
     speculation: Speculation | None
     cold: ColdStore | None = None
 
-    def scheduler(
+    def loop(
         self, runner: PackedRunner, clock: Callable[[], float], on_event: Callable[[Event], object]
-    ) -> HybridScheduler:
-        """A scheduler with empty blocks and an empty queue."""
-        options, names = self.options, self.names
-        allocator = names.BlockAllocator(
+    ) -> StepLoop[AnswerSequence]:
+        """A loop with empty blocks and an empty queue."""
+        options, names, drafts = self.options, self.names, self.speculation
+        allocator: BlockAllocator = names.BlockAllocator(
             runner.num_blocks, options.block_size, enable_prefix_caching=options.enable_prefix_caching
         )
-        parts = None if self.cold is None else self.cold.parts(names)
-        if parts is not None:
-            allocator.prefix_cache = names.KeepingCache(cast(Any, parts.blocks))
-        given: dict[str, Any] = {
-            "cold": parts,
-            "max_num_batched_tokens": self.limits.max_num_batched_tokens,
-            "max_num_seqs": options.max_num_seqs,
-            "enable_chunked_prefill": options.enable_chunked_prefill,
-            "buckets": runner.buckets,
-            "chunker": self._load_chunker() if options.scale_chunks_by_load else None,
-            "queue": names.PriorityScheduler() if options.scheduling_policy == "priority" else None,
-            "clock": clock,
-            "on_event": on_event,
-            "long_prefill_token_threshold": options.long_prefill_token_threshold,
+        cold = None if self.cold is None else self.cold.parts(names)
+        if cold is not None:
+            allocator.prefix_cache = names.KeepingCache(cast(Any, cold.blocks))
+        return names.make_loop(
+            options.policy,
+            runner,
+            allocator,
+            max_num_batched_tokens=self.limits.max_num_batched_tokens,
+            max_num_seqs=options.max_num_seqs,
+            enable_chunked_prefill=options.enable_chunked_prefill,
+            long_prefill_token_threshold=options.long_prefill_token_threshold,
+            queue=cast(Any, names.PriorityScheduler()) if options.scheduling_policy == "priority" else None,
+            cold=cold,
+            buckets=runner.buckets,
+            chunker=self._load_chunker() if options.scale_chunks_by_load else None,
+            drafts=None if drafts is None else drafts.proposals,
+            async_scheduling=options.async_scheduling,
+            clock=clock,
+            on_event=on_event,
             **self._slack_options(),
-        }
-        if self.speculation is not None:
-            return self.speculation.scheduler(runner, allocator, **given)
-        given["async_scheduling"] = options.async_scheduling
-        return names.make_scheduler(options.policy, runner, allocator, **given)
+        )
 
     def _slack_options(self) -> dict[str, Any]:
         if self.profile is None:

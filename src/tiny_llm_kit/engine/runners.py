@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,12 @@ from .backends.candidate_filter import CandidateFilter
 from .backends.seeded_sampling import SeededSampler
 from .model_runner import ModelRunner
 from .packed_runner import PackedRunner
+from .padded_steps import put_buckets_on, put_capture_on
+from .parallel.other_ranks import OtherRanks, put_ranks_on
 from .pipelined_runner import PipelinedRunner
 
 if TYPE_CHECKING:
-    from ..solution_types import ServingPackage
+    from ..solution_types import Bucket, Buckets, ServingPackage
 
 # On a Gaudi each shape is a program of its own.
 GAUDI_SHAPES = {"prompt_bucket": 128, "pad_last": "chunk", "chunk_sizes": (128, 256, 512)}
@@ -48,6 +51,10 @@ def packed_runner(
     block_size: int,
     kv_cache_dtype: str = "auto",
     async_scheduling: bool = False,
+    buckets: Buckets | None = None,
+    capture: Callable[[Callable], Callable] | None = None,
+    is_captured: Callable[[Bucket | None], bool] = lambda bucket: True,
+    ranks: OtherRanks | None = None,
     **options: Any,
 ) -> PackedRunner:
     """A `PackedRunner` for a model of Week 3, with these options; see `model_runner`.
@@ -58,6 +65,9 @@ def packed_runner(
         block_size: tokens per block.
         kv_cache_dtype: see `EngineOptions`.
         async_scheduling: whether the next step is planned while this one computes.
+        buckets: every call is padded to one of them; None pads nothing.
+        capture, is_captured: see `put_capture_on`; None captures nothing.
+        ranks: the others that compute every batch too, if any.
     """
     candidates = CandidateFilter(solution.sampler, backend_module) if device == "cpu" else None
     options = {
@@ -66,12 +76,18 @@ def packed_runner(
         "inputs_of": serving.inputs_of,
         "arrays_of": serving.PackedInputs.of,
         "create_kv_pools": partial(solution.create_kv_pools, kv_cache_dtype=kv_cache_dtype),
-        "pad_inputs": serving.pad_inputs,
         **options,
     }
-    ranks, kind = options.get("ranks"), PackedRunner
+    kind = PackedRunner
     if ranks is not None and ranks.has_stages:
-        kind = PipelinedRunner
+        kind, options["ranks"] = PipelinedRunner, ranks
     elif async_scheduling:
         kind, options["fill_placeholders"] = AsyncRunner, solution.fill_placeholders
-    return kind(model, backend_module, device, num_blocks=num_blocks, block_size=block_size, **options)
+    runner = kind(model, backend_module, device, num_blocks=num_blocks, block_size=block_size, **options)
+    if buckets is not None:
+        put_buckets_on(runner, buckets, serving.pad_inputs)
+    if capture is not None:
+        put_capture_on(runner, capture, is_captured)
+    if ranks is not None and ranks.size > 1 and kind is not PipelinedRunner:
+        put_ranks_on(runner, ranks)
+    return runner

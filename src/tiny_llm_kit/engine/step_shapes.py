@@ -8,8 +8,10 @@ from tiny_llm_given.windows import inner_layer
 
 from ..solution_types import Bucket, Buckets, Network, PackedBatch, ServingPackage
 from .engine_options import EngineLimits, EngineOptions
-from .packed_runner import OtherRanks, PackedRunner
+from .packed_runner import PackedRunner
 from .pad_batch import pad_batch
+from .padded_steps import warm_up, warm_up_on
+from .parallel.other_ranks import OtherRanks
 from .port import Port
 from .progress_bar import warm_up_bar
 
@@ -142,9 +144,9 @@ class StepShapes:
         """Run every shape that a step can have once, with a progress bar on a terminal."""
         with warm_up_bar() as on_progress:
             if self.buckets is not None:
-                runner.warm_up(on_progress)
+                warm_up(runner, on_progress)
             else:
-                runner.warm_up_on(self._free_shapes(), on_progress)
+                warm_up_on(runner, self._free_shapes(), on_progress)
 
     def _free_shapes(self) -> list[PackedBatch]:
         options, limits = self.options, self.limits

@@ -43,7 +43,7 @@ def figures(plan: StudyPlan, rate: float, budget: int, **others: Any) -> list[fl
 
 def sglang(plan: StudyPlan) -> Study:
     """Run chunks in steps of their own, which go first, against chunks beside decodes."""
-    kinds = {"chunks first": {"scheduler": chunks_first(plan.names)}, "mixed": {}}
+    kinds = {"chunks first": {"policy": chunks_first(plan.names)}, "mixed": {}}
     rows = [
         [size, name, *figures(plan, RATE, size, **options)]
         for size in SIZES

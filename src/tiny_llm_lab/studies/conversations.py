@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from tiny_llm_common.moves import FOLDER, MEMORY, POOL, QUANTIZED, BlockCosts
-from tiny_llm_given.serving.returns import ColdParts, Returns
+from tiny_llm_given.serving.returns import ColdParts
 from tiny_llm_kit.trace.text import counted
 from tiny_llm_kit.trace.trace import percentile
 
@@ -81,13 +81,13 @@ def serve(
     cold = names.ColdBlocks([names.Level(*level) for level in levels.items()])
     allocator = names.BlockAllocator(pool, 1)
     allocator.prefix_cache = names.KeepingCache(cold)
-    returns = Returns(ColdParts(cold, cast(Any, None), costs, names.blocks_to_bring_back), print)
+    parts = ColdParts(cold, cast(Any, None), costs, names.blocks_to_bring_back)
     for turn in turns_of_day(plan.requests, seed):
         blocks = range(turn.text * LONGEST, turn.text * LONGEST + -(-turn.total // BLOCK))
         prompt, table = blocks[: 1 + (turn.prompt - 1) // BLOCK], names.BlockTable(allocator)
         places = [POOL] * table.share(prompt)
         table.reserve(len(blocks))
-        for digest in returns.wanted(table, prompt):
+        for digest in parts.wanted(table, prompt):
             places.append(cold.level_of(digest) or POOL)
             cold.bring_back(digest, table.adopt(digest))
         table.register(blocks, turn.total // BLOCK)

@@ -22,8 +22,13 @@ from tiny_llm_common.scheduled import Piece, Scheduled
 from tiny_llm_common.structured_outputs import StructuredOutputsParams
 from tiny_llm_given.serving.loop_state import NotServing, QueueFull
 
-from .async_scheduling.async_scheduler import AsyncScheduler, run_ahead
-from .async_scheduling.placeholders import can_decode_ahead, must_wait, num_placeholders, pack_ahead
+from .async_scheduling.placeholders import (
+    can_decode_ahead,
+    make_room_ahead,
+    must_wait,
+    num_placeholders,
+    pack_ahead,
+)
 from .batching.hybrid_scheduler import HybridScheduler
 from .batching.padded_budget import room_for_prompts, tokens_to_delay
 from .batching.sequence import Sequence, inputs_of, pack
@@ -48,7 +53,7 @@ from .cold_blocks.swap_or_compute import blocks_to_bring_back
 from .loop.engine_loop import EngineLoop
 from .loop.request_stream import RequestStream
 from .parallel.expert_exchange import ExchangePlan, exchange_plan
-from .parallel.pipelined_scheduler import PipelinedScheduler
+from .parallel.fill_stages import fill_stages
 from .parallel.shards import (
     Shard,
     check_tensor_parallel,
@@ -65,7 +70,7 @@ from .policies import (
     PrefillFirst,
     SarathiServe,
     StaticBatching,
-    make_scheduler,
+    make_loop,
 )
 from .policies.aged_queue import AgedQueue
 from .policies.mixing import Orca, PacedPrefill
@@ -73,6 +78,5 @@ from .policies.slack import SlackScheduler
 from .policies.step_profile import StepProfile, profile_steps
 from .routing import ReplicaLoads
 from .routing.choose_replica import cached_tokens, choose_replica, prefix_hashes
-from .speculation.drafts import choose_k, pack_drafts, rewind, verify
+from .speculation.drafts import choose_k, pack_drafts, plan_drafts, rewind, verify
 from .speculation.prompt_lookup import NgramIndex, PromptLookup
-from .speculation.speculative_scheduler import SpeculativeScheduler

@@ -5,6 +5,7 @@ from collections import abc
 from tiny_llm_common.packed_model import PackedBatch
 from tiny_llm_common.scheduled import Scheduled
 
+from ..batching.hybrid_scheduler import HybridScheduler
 from ..batching.sequence import Sequence
 
 
@@ -44,6 +45,17 @@ def can_decode_ahead(sequence: Sequence) -> bool:
     # TASK 4.4.3: is `num_scheduled` at the last token at least, and past the prompt? Does the limit leave a token?
     # A limit is never found late: the placeholders count like tokens. An end token is: nobody knows it yet.
     raise NotImplementedError("week 4 day 4 task 3: can_decode_ahead")
+
+
+def make_room_ahead(scheduler: HybridScheduler, sequence: Sequence) -> bool:
+    """Reserves blocks for known tokens and placeholders of a running request; see `HybridScheduler.make_room`.
+
+    Args:
+        scheduler: whose requests run.
+        sequence: one of them, which is ready to decode.
+    """
+    # TASK 4.4.4: as in Task 3.3.4. The device will write keys and values of a placeholder, so it needs its slot.
+    raise NotImplementedError("week 4 day 4 task 4: make_room_ahead")
 
 
 def pack_ahead(plan: abc.Sequence[Scheduled], drawn: abc.Sequence[Sequence]) -> PackedBatch:

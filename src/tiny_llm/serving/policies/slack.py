@@ -1,11 +1,9 @@
 """A scheduler with a latency target: chunks take the time that the answers can spare."""
 
 import math
-from typing import Any
 
-from tiny_llm_common.packed_model import PackedModel
 from tiny_llm_common.scheduled import Scheduled
-from tiny_llm_common.step_options import Hooks
+from tiny_llm_given.serving.admission import ServingState
 from tiny_llm_given.serving.backfill import Backfill
 from tiny_llm_given.serving.slack_plans import (
     check_slack_options,
@@ -15,7 +13,6 @@ from tiny_llm_given.serving.slack_plans import (
 )
 
 from ..batching.sequence import Sequence
-from ..blocks.block_allocator import BlockAllocator
 from .aged_queue import AgedQueue
 from .preemption import PreemptingScheduler
 from .step_profile import StepProfile
@@ -30,7 +27,7 @@ class SlackScheduler(PreemptingScheduler):
     With mixed_steps=False a step is either chunks or decodes: chunks while the decodes can wait for another one.
 
     Args:
-        model, allocator, options: as `HybridScheduler` takes them, without `queue`.
+        state: see `HybridScheduler`. Its queue is an `AgedQueue` here.
         profile: what a step costs here.
         latency_target: seconds between two tokens of an answer; None computes chunks as large as the budget.
         tile: the least that is computed of prompts in a step that computes any, and what larger chunks are multiples
@@ -46,8 +43,7 @@ class SlackScheduler(PreemptingScheduler):
 
     def __init__(
         self,
-        model: PackedModel,
-        allocator: BlockAllocator,
+        state: ServingState[Sequence],
         *,
         profile: StepProfile,
         latency_target: float | None = None,
@@ -57,10 +53,12 @@ class SlackScheduler(PreemptingScheduler):
         long_prefill_threshold: int | None = None,
         max_partial_prefills: int | None = None,
         max_preemptions: int = 4,
-        **options: Any,
     ):
-        self.queue = AgedQueue(profile.math.b, ageing=ageing, batch_delay=batch_delay)
-        super().__init__(model, allocator, max_preemptions=max_preemptions, **options)
+        super().__init__(state, max_preemptions=max_preemptions)
+        queue: AgedQueue = AgedQueue(profile.math.b, ageing=ageing, batch_delay=batch_delay)
+        self.waiting = state.waiting = Backfill(
+            state, queue, step_tokens=self.max_num_batched_tokens, may_begin=self.may_begin
+        )
         self.profile, self.tile = profile, tile
         self.latency_target = math.inf if latency_target is None else latency_target
         self.long_prefill_threshold = (
@@ -72,11 +70,6 @@ class SlackScheduler(PreemptingScheduler):
         self._decoded_last = True  # with steps of one kind: what the last one was
         check_slack_options(self)
 
-    def make_admission(self, hooks: Hooks) -> Backfill:
-        """See `HybridScheduler.make_admission`."""
-        limits = {"step_tokens": self.max_num_batched_tokens, "may_begin": self.may_begin}
-        return Backfill(self.allocator, self.queue, self.running, self.emit, hooks=hooks, **limits)
-
     def plan_step(self, plan: list[Scheduled]) -> None:
         """Makes room first, then plans: both kinds in one step, or the kind whose turn it is."""
         make_way(self)
@@ -84,10 +77,10 @@ class SlackScheduler(PreemptingScheduler):
             key=self.may_preempt
         )  # who may be preempted for a block comes last, the youngest at the end
         first, second = self.plan_decodes, self.plan_prompts
-        if not self.mixed_steps and is_turn_of_prompts(self):
+        if not self.limits.mixed_steps and is_turn_of_prompts(self):
             first, second = second, first
         first(plan)
-        if self.mixed_steps or not plan:
+        if self.limits.mixed_steps or not plan:
             second(plan)
         self._decoded_last = any(entry.is_decode for entry in plan)
 

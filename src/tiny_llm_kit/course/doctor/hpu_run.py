@@ -110,8 +110,8 @@ class WatchedEngine:
         engine = self.engine
         return {
             "options": SIZES,
-            "is compiled": engine.shapes.is_compiled,
-            "shapes": engine.shapes.num_shapes,
+            "is compiled": engine.extensions["shapes"].is_compiled,
+            "shapes": engine.extensions["shapes"].num_shapes,
             "seconds": engine.setup_seconds,
             "moments": self.moments,
         }

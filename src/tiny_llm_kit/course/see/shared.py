@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tiny_llm_given.serving.step_loop import StepLoop
+
 from ...engine.loading import load_checkpoint
 from ...engine.port import Port
 from ...model.checkpoint import Checkpoint
 from ...model.tokenization import Tokenizer
-from ...solution_types import AnswerSequence, HybridScheduler, ServingPackage
+from ...solution_types import AnswerSequence, ServingPackage
 from ...trace.prompts import rendered
 from ...trace.serve import Serving, serve
 from ...trace.simulation.simulated_model import SimulatedModel
@@ -39,11 +41,11 @@ def simulated(
     return serve(Serving(s, model, clock=model.clock), workload, chunk, **options).trace()
 
 
-def run_all(scheduler: HybridScheduler, sequences: Iterable[AnswerSequence]) -> int:
+def run_all(loop: StepLoop, sequences: Iterable[AnswerSequence]) -> int:
     """Serve sequences to their end; return how often the model was called."""
     for sequence in sequences:
-        scheduler.add(sequence)
+        loop.add(sequence)
     steps = 0
-    while scheduler.has_work_remaining():
-        steps += scheduler.step()
+    while loop.has_work_remaining():
+        steps += loop.step()
     return steps

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from ...engine.port import Port
 from ...solution_types import AnswerSequence, Array, PackedBatch, Sampled
 from ...trace.serve import EndlessTokenizer
-from ...trace.simulation.virtual_device import WorkSpan
+from ...trace.simulation.virtual_device import WorkSpan, steps_of
 from .shared import run_all, shipped
 
 REQUESTS, PROMPT, ANSWER = 16, 8, 40
@@ -78,23 +78,28 @@ class TimedRunner:
         return self.collect()
 
 
-def timed_runs(b: Port, schedulers: Sequence[str]) -> list[Run]:
-    """The fastest run of each scheduler, in turns. One thread computes, so that Python has a core."""
+def timed_runs(b: Port, ways: Sequence[bool]) -> list[Run]:
+    """The fastest run of each way, in turns. One thread computes, so that Python has a core.
+
+    Args:
+        ways: whether steps are planned ahead.
+    """
     threads = b.backend_module.product_machine()["threads"]
     b.backend_module.set_threads(1)
     try:
-        runs = [[timed_run(b, name) for name in schedulers] for _ in range(ROUNDS)]
+        runs = [[timed_run(b, is_ahead) for is_ahead in ways] for _ in range(ROUNDS)]
     finally:
         b.backend_module.set_threads(threads)
     return [min(found, key=lambda run: run[1][-1].end - run[1][0].start) for found in zip(*runs, strict=True)]
 
 
-def timed_run(b: Port, scheduler: str) -> Run:
+def timed_run(b: Port, is_ahead: bool) -> Run:
     """What host and device did in each step of a load."""
     model, blocks = TimedModel(b.Qwen3ModelWeek3(shipped(b))), REQUESTS * 4
     plain = b.packed_runner(model, blocks, BLOCK, async_scheduling=True)
     plain.sampler, runner = TimedSampler(plain.sampler, model.spans), TimedRunner(plain)
-    run_all(getattr(b.serving, scheduler)(runner, b.serving.BlockAllocator(blocks, BLOCK)), requests(b))
+    allocator = b.serving.BlockAllocator(blocks, BLOCK)
+    run_all(b.serving.make_loop("hybrid", cast(Any, runner), allocator, **steps_of(is_ahead)), requests(b))
     return runner.spans, model.spans
 
 

@@ -46,7 +46,7 @@ class UnequalChunks:
         """Do nothing: this chunker does not learn."""
 
 
-# The ways to fill micro-batches: options of the scheduler; each run has a chunker of its own.
+# The ways to fill micro-batches: options of `make_loop`; each run has a chunker of its own.
 WAYS: dict[str, Callable[[], dict[str, Any]]] = {
     "whole prompts": lambda: {"enable_chunked_prefill": False, "max_num_batched_tokens": LONGEST},
     "unequal chunks": lambda: {"max_num_batched_tokens": 272, "chunker": UnequalChunks()},
@@ -70,13 +70,11 @@ def served(b: Port, llm: LLM, options: dict[str, Any]) -> Json:
         if event.kind == "step":
             works.append(asdict(StepWork.of_parts(event.parts)))
 
-    take_spans(engine.ranks)  # those of the run before
+    take_spans(engine.extensions["ranks"])  # those of the run before
     allocator = s.BlockAllocator(NUM_BLOCKS, BLOCK, enable_prefix_caching=False)
-    scheduler = s.make_scheduler(
-        "hybrid", engine.runner, allocator, max_num_seqs=16, on_event=hear, **options
-    )
-    run_all(scheduler, sequences(b))
-    return {"works": works, "seconds": take_spans(engine.ranks)}
+    loop = s.make_loop("hybrid", engine.runner, allocator, max_num_seqs=16, on_event=hear, **options)
+    run_all(loop, sequences(b))
+    return {"works": works, "seconds": take_spans(engine.extensions["ranks"])}
 
 
 def run_of(works: list[dict[str, int]], seconds: list[list[tuple[float, float]]]) -> PipelineRun:

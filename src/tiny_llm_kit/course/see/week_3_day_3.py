@@ -83,12 +83,12 @@ def _run(s: ServingPackage, **options: Any) -> Run:
         for number, (prompt, answer, _) in enumerate(DRAWN)
     ]  # fmt: skip
     run, options = Run(), {"max_num_batched_tokens": BUDGET, "max_num_seqs": SEQS, **options}
-    scheduler = s.HybridScheduler(model, allocator, clock=model.clock, on_event=run.hear, **options)
+    loop = s.make_loop("hybrid", model, allocator, clock=model.clock, on_event=run.hear, **options)
     steps, waiting = 0, deque(zip((arrives for *_, arrives in DRAWN), sequences, strict=True))
-    while waiting or scheduler.has_work_remaining():
+    while waiting or loop.has_work_remaining():
         while waiting and waiting[0][0] <= steps:
-            scheduler.add(waiting.popleft()[1])
-        scheduler.step()
+            loop.add(waiting.popleft()[1])
+        loop.step()
         steps += 1
     return run
 
@@ -122,9 +122,9 @@ def _serve(b: Port, s: ServingPackage, console: Console) -> None:
     network = b.Qwen3ModelWeek3(shipped(b))
     allocator, tokenizer = s.BlockAllocator(12, 8), load_tokenizer(MODEL)
     runner = b.packed_runner(network, allocator.num_blocks, allocator.block_size)
-    scheduler = s.HybridScheduler(runner, allocator, max_num_batched_tokens=16, max_num_seqs=4)
+    loop = s.make_loop("hybrid", runner, allocator, max_num_batched_tokens=16, max_num_seqs=4)
     sequences = chats(s, tokenizer, QUESTIONS, max_seq_len=128)
-    steps = run_all(scheduler, sequences)
+    steps = run_all(loop, sequences)
     _answers(console, sequences)
     tokens = f"{runner.computed_tokens} tokens in {steps} forwards"
     console.print(f"\n{tokens}: every weight was read {steps} times")

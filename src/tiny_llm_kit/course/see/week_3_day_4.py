@@ -102,7 +102,7 @@ class ServedLoad:
 
     s: ServingPackage  # the names of `serving`
     blocks: int  # KV blocks
-    options: dict[str, Any]  # of the scheduler, and "adaptive"
+    options: dict[str, Any]  # of `make_loop`, and "adaptive"
     met: Counter = field(default_factory=Counter)
     waste: PaddingWaste = field(default_factory=PaddingWaste)
     preemptions: int = 0
@@ -124,9 +124,9 @@ class ServedLoad:
         self._run, model.run = model.run, self._count
         allocator = s.BlockAllocator(self.blocks, PAGE, watermark=0.0, enable_prefix_caching=False)
         heard = {"clock": model.clock, "on_event": self._hear, **options}
-        scheduler = s.HybridScheduler(model, allocator, max_num_seqs=SEQS, buckets=self.buckets, **heard)
+        loop = s.make_loop("hybrid", model, allocator, max_num_seqs=SEQS, buckets=self.buckets, **heard)
         self.sizes = _load()
-        run_all(scheduler, starmap(self._sequence, enumerate(self.sizes)))
+        run_all(loop, starmap(self._sequence, enumerate(self.sizes)))
 
     def _sequence(self, number: int, sizes: tuple[int, int]) -> AnswerSequence:
         prompt, answer = sizes
@@ -206,9 +206,9 @@ def _answers(b: Port, s: ServingPackage, network, buckets: Buckets | None) -> tu
         return run(batch)
 
     runner.run = counted
-    limits = {"max_num_batched_tokens": 32, "max_num_seqs": 4}
-    scheduler = s.HybridScheduler(runner, allocator, buckets=buckets, **limits)
+    limits: dict[str, Any] = {"max_num_batched_tokens": 32, "max_num_seqs": 4}
+    loop = s.make_loop("hybrid", runner, allocator, buckets=buckets, **limits)
     questions = ("What is RoPE?", "What is a KV cache?", "Thank you", "What is attention?")
     sequences = chats(s, tokenizer, questions, sampling=s.SamplingParams(max_tokens=24), max_seq_len=96)
-    run_all(scheduler, sequences)
+    run_all(loop, sequences)
     return [sequence.text for sequence in sequences], len(shapes)

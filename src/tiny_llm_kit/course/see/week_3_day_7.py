@@ -105,7 +105,7 @@ def medians(b: Port, one: LLM, two: LLM, tokens: int, decodes: int) -> list[floa
             b.backend_module.set_threads(threads)
             timer = StepTimer(b.serving, llm.engine.runner, OPTIONS["block_size"], CONTEXT)
             seconds.append(timer.seconds(tokens, decodes))
-        rounds.append((*seconds, seconds_per_sum(b, two.engine.ranks, tokens, width, SUMS)))
+        rounds.append((*seconds, seconds_per_sum(b, two.engine.extensions["ranks"], tokens, width, SUMS)))
     return [median(each) for each in zip(*rounds, strict=True)]
 
 

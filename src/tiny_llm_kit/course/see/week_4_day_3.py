@@ -11,10 +11,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from tiny_llm_given.serving.proposals import Proposals
+from tiny_llm_given.serving.step_loop import StepLoop
+
 from ...engine.port import Port
 from ...model.tokenization import Tokenizer
 from ...model.tokenizer import load_tokenizer
-from ...solution_types import AnswerSequence, HybridScheduler
+from ...solution_types import AnswerSequence
 from ...trace.tables import figures_table
 from ...trace.text import harmless
 from .shared import MODEL, shipped
@@ -57,20 +60,19 @@ class Chats:
         sequence = self.s.Sequence(prompt, self.tokenizer, sampling=params, max_seq_len=BLOCKS * BLOCK)
         engine = self.b.packed_runner(self.model, BLOCKS, BLOCK), self.s.BlockAllocator(BLOCKS, BLOCK)
         if not drafts:
-            return DraftedRun(_steps(self.s.HybridScheduler(*engine), sequence))
-        lookup = self.s.PromptLookup()
-        scheduler = self.s.SpeculativeScheduler(*engine, proposer=lookup, num_speculative_tokens=drafts)
-        steps, counts = _steps(scheduler, sequence), scheduler.counts
-        return DraftedRun(steps, counts.draft_tokens, counts.accepted_tokens)
+            return DraftedRun(_steps(self.s.make_loop("hybrid", *engine), sequence))
+        proposals = Proposals(self.s.choose_k, self.s.PromptLookup(), drafts)
+        steps = _steps(self.s.make_loop("hybrid", *engine, drafts=proposals), sequence)
+        return DraftedRun(steps, proposals.counts.draft_tokens, proposals.counts.accepted_tokens)
 
 
-def _steps(scheduler: HybridScheduler, sequence: AnswerSequence) -> list[list[int]]:
+def _steps(loop: StepLoop, sequence: AnswerSequence) -> list[list[int]]:
     """Serve one request; return the new tokens of each step."""
     steps: list[list[int]] = []
-    scheduler.add(sequence)
-    while scheduler.has_work_remaining() and len(steps) < 2 * MOST_TOKENS:  # a wrong solution may never end
+    loop.add(sequence)
+    while loop.has_work_remaining() and len(steps) < 2 * MOST_TOKENS:  # a wrong solution may never end
         before = len(sequence.tokens)
-        scheduler.step()
+        loop.step()
         steps.append(sequence.tokens[before:])
     return steps
 

@@ -26,7 +26,7 @@ COLUMNS = 62  # of the chart
 SIGNS = "█▓"  # of a step and of the next one
 FIRST, LAST = 20, 26  # steps of the real model that its chart shows
 MEASURED = (r"(?:Python|thread)  .*", r" +0 +\d+ ms", r"\d+\.\d\d {2,}.*")
-WAYS = {"one after the other": "HybridScheduler", "asynchronous": "AsyncScheduler"}
+WAYS = {"one after the other": False, "asynchronous": True}  # whether steps are planned ahead
 
 
 def show(b: Port, console: Console) -> None:
@@ -45,7 +45,7 @@ def show(b: Port, console: Console) -> None:
 
 def served(s: ServingPackage, way: str, host: float) -> VirtualDevice:
     """The run of a way, with a host that needs this many milliseconds for a step."""
-    return served_on_device(s, getattr(s, WAYS[way]), host / 1000, STEP / 1000, ANSWERS)
+    return served_on_device(s, WAYS[way], host / 1000, STEP / 1000, ANSWERS)
 
 
 def draw(

@@ -63,8 +63,8 @@ class Conversations:
         self.cold: Any = parts.blocks
         self.allocator = s.BlockAllocator(BLOCKS, SIZE, watermark=0)
         self.allocator.prefix_cache = s.KeepingCache(self.cold)
-        self.runner.make_moves = self.store.make
-        self.scheduler = s.HybridScheduler(self.runner, self.allocator, cold=parts)
+        self.runner.before.append(lambda batch: self.store.make(batch.moves))
+        self.loop = s.make_loop("hybrid", self.runner, self.allocator, cold=parts)
         self.messages = {name: [{"role": "system", "content": note}] for name, note in NOTES.items()}
         self.owner: dict[bytes, str] = {}
 
@@ -75,7 +75,7 @@ class Conversations:
         ids = self.tokenizer.encode(self.tokenizer.apply_chat_template(messages))
         sampling = self.b.serving.SamplingParams(max_tokens=12)
         request = self.b.serving.Sequence(ids, self.tokenizer, sampling=sampling, max_seq_len=BLOCKS * SIZE)
-        run_all(self.scheduler, [request])
+        run_all(self.loop, [request])
         messages.append({"role": "assistant", "content": request.text})
         table = self.b.serving.BlockTable(self.allocator)  # an empty one, to name the blocks
         self.owner |= dict.fromkeys(table.digests_after([*request.known_tokens, 0]), name)

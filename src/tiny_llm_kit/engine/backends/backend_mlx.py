@@ -5,7 +5,7 @@ Twin of `backend_torch.py`.
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
@@ -209,6 +209,16 @@ def seed(number: int) -> None:
 def evaluate(array: mx.array) -> None:
     """Compute the array, which may still be lazy."""
     mx.eval(array)
+
+
+def materialize(pools: Sequence[Any]) -> None:
+    """Compute what is still lazy in the pools of all layers."""
+    mx.eval([pool.arrays for pool in pools])
+
+
+def launch(pools: Sequence[Any]) -> None:
+    """Begin to compute what is still lazy in the pools of all layers, and do not wait."""
+    mx.async_eval([pool.arrays for pool in pools])
 
 
 def synchronize(device: str) -> None:

@@ -10,7 +10,7 @@ import itertools
 import os
 import platform
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -250,6 +250,19 @@ def seed(number: int) -> None:
 
 def evaluate(array: torch.Tensor) -> None:
     """Do nothing: torch starts to compute before a call returns."""
+
+
+def materialize(pools: Sequence[Any]) -> None:
+    """Launch what a Gaudi's lazy mode has collected; elsewhere torch has computed already.
+
+    Args:
+        pools: of all layers.
+    """
+    if pools and pools[0].keys.device.type == "hpu":
+        pools[0].materialize()  # which launches all that was collected
+
+
+launch = materialize  # nothing here waits
 
 
 def synchronize(device: str) -> None:

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ...model.tokenization import Tokenizer
-from ...solution_types import StructuredOutputsParams
+from ...solution_types import AnswerSequence, StructuredOutputsParams
 from .grammar_errors import in_plain_words
 from .schema_formats import without_remarks
 
@@ -148,6 +148,14 @@ class Grammars:
 
         ends = sorted(self._tokenizer.eos_token_ids)
         return LLTokenizer(self._tokenizer.to_json(), n_vocab=self._vocab_size, eos_token=ends)
+
+    def constrain(self, sequence: AnswerSequence) -> None:
+        """Gives an answer the grammar that it asks for, or ends it with the reason why that is unusable."""
+        if (wanted := sequence.sampling.structured_outputs) is not None:
+            try:
+                sequence.grammar = self.grammar(wanted)
+            except ValueError as error:
+                sequence.fail(str(error))
 
     def grammar(self, wanted: StructuredOutputsParams) -> Grammar:
         """A grammar at the beginning of a text.

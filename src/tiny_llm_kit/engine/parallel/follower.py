@@ -20,6 +20,7 @@ from ..step_shapes import StepShapes
 from .channel import Channel, step_of
 from .link_speed import run_sums
 from .meeting_point import CONTACT, Contact
+from .other_ranks import compute_beside
 from .ranks import one_line, share_threads
 from .timed_group import timed
 
@@ -66,7 +67,7 @@ class Follower:
             self.channel.send({"reply": self.group.take_spans()})
         else:
             with self.group.computing() if self.job.options.has_stages else nullcontext():
-                self.runner.follow(*step_of(self.port.serving, message))
+                compute_beside(self.runner, *step_of(self.port.serving, message))
 
     def _beat(self) -> None:
         """Sends heartbeats, beside whatever else this process does."""

@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from ..packed_runner import RankError
 from .channel import Channel
+from .other_ranks import RankError
 
 # The environment of a process that the engine starts holds a `Contact` here.
 CONTACT = "TINY_LLM_RANK"

@@ -12,8 +12,8 @@ from queue import Empty, Queue
 from typing import Any
 
 from ...solution_types import Bucket, PackedBatch
-from ..packed_runner import OtherRanks, RankError
 from .channel import Channel, step_message
+from .other_ranks import OtherRanks, RankError
 
 PATIENCE_SECONDS = 10.0  # without a heartbeat
 END_SECONDS = 5.0  # for a process to end by itself

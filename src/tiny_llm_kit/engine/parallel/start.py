@@ -6,10 +6,10 @@ from contextlib import ExitStack
 
 from ...solution_types import Group
 from ..job import Job
-from ..packed_runner import OtherRanks
 from ..port import Port
 from .follower import follow
 from .meeting_point import KEY_LENGTH, Contact, MeetingPoint, start_process
+from .other_ranks import OtherRanks
 from .ranks import PATIENCE_SECONDS, Ranks, share_threads
 from .timed_group import timed
 

@@ -2,8 +2,9 @@
 
 from ...solution_types import Array, Network, PackedBatch, ServingPackage, StepProfile
 from ..engine_options import EngineLimits, EngineOptions
-from ..packed_runner import OtherRanks, PackedRunner
+from ..packed_runner import PackedRunner
 from ..pad_batch import pad_batch
+from ..parallel.other_ranks import OtherRanks
 from ..port import Port
 from .kv_budget import blocks_that_fit, check_pool, kv_bytes_per_token
 from .step_timer import SIZES, StepTimer, fit_line

@@ -1,4 +1,4 @@
-"""What an engine needs for drafts: a proposer, the costs of rows, and the scheduler that uses both."""
+"""What an engine needs for drafts: a proposer, and the costs of rows."""
 
 import sys
 from dataclasses import replace
@@ -6,7 +6,7 @@ from typing import Any
 
 from tiny_llm_given.serving.proposals import Proposals
 
-from ...solution_types import BlockAllocator, HybridScheduler, Network, ServingPackage
+from ...solution_types import Network, ServingPackage
 from ..engine_options import EngineLimits, EngineOptions
 from ..packed_runner import PackedRunner
 from ..port import Port
@@ -25,6 +25,10 @@ CONTEXT = 256  # tokens that a request reads while costs are measured
 class Speculation:
     """Speculative decoding of one engine. Costs are measured when it is made.
 
+    Attributes:
+        costs: seconds of a step by its rows.
+        proposals: which requests of a step have how many drafts.
+
     Args:
         names: the module `serving` of the solution.
         options, limits, runner: those of the engine that verifies the drafts.
@@ -41,28 +45,13 @@ class Speculation:
         config: SpeculativeConfig,
         proposer: Any,
     ):
-        self.names, self.policy, self.config, self.proposer = names, options.policy, config, proposer
+        self.proposer = proposer
         half = (limits.max_model_len - 1) // 2  # the first row is at the position after the context
         most, context = min(config.num_speculative_tokens, half), min(CONTEXT, half)
         self.costs = measured_row_costs(names, runner, options.max_num_seqs, most, context)
-        self.counts = names.SpeculationCounts()
-        drafts = Proposals(names.choose_k, proposer, config.num_speculative_tokens)
-        if not drafts.ever_pays(self.costs, options.max_num_seqs):
+        self.proposals = Proposals(names.choose_k, proposer, config.num_speculative_tokens, self.costs)
+        if not self.proposals.ever_pays(self.costs, options.max_num_seqs):
             print(NEVER.format(self.costs.costs[1]), file=sys.stderr)
-
-    def scheduler(self, runner: PackedRunner, allocator: BlockAllocator, **options: Any) -> HybridScheduler:
-        """A scheduler with drafts, whose counts go on from the one before."""
-        made = self.names.SpeculativeScheduler(
-            runner,
-            allocator,
-            proposer=self.proposer,
-            num_speculative_tokens=self.config.num_speculative_tokens,
-            profile=self.costs,
-            mixed_steps=self.policy == "hybrid",
-            **options,
-        )
-        made.counts = self.counts
-        return made
 
 
 def draft_model(

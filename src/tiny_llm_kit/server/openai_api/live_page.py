@@ -120,7 +120,7 @@ class StepBudget:
 
     def __init__(self, engine: LLMEngine):
         self._engine = engine
-        self._first = engine.scheduler.max_num_batched_tokens
+        self._first = engine.loop.scheduler.max_num_batched_tokens
         self._tab = ""  # that has changed it last
 
     def change(self, tokens: int, tab: str) -> None:
@@ -139,12 +139,12 @@ class StepBudget:
             raise ApiError(400, "this server runs whole prompts: start it with chunked prefill")
         if not least <= tokens <= most:
             raise ApiError(400, f"max_num_batched_tokens is {tokens}: give {least} to {most}")
-        engine.scheduler.max_num_batched_tokens, self._tab = tokens, tab
+        engine.loop.scheduler.max_num_batched_tokens, self._tab = tokens, tab
 
     def leave(self, tab: str) -> None:
         """Restore the budget if this tab has changed it last."""
         if tab == self._tab and not self._engine.is_closed:
-            self._engine.scheduler.max_num_batched_tokens, self._tab = self._first, ""
+            self._engine.loop.scheduler.max_num_batched_tokens, self._tab = self._first, ""
 
 
 OWN = [Depends(check_origin)]

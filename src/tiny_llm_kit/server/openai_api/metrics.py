@@ -102,12 +102,12 @@ class EngineCounters:
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """A counter for each number of drafts, and one of copies, by where blocks came from and where they went."""
-        if (speculation := self._engine.speculation) is not None:
+        if (drafts := self._engine.extensions.get("drafts")) is not None:
             for name, about in DRAFTS.items():
                 counter = CounterMetricFamily(f"vllm:spec_decode_num_{name}", about, labels=["model_name"])
-                counter.add_metric([self._label], getattr(speculation.counts, name))
+                counter.add_metric([self._label], getattr(drafts.counts, name))
                 yield counter
-        if (cold := self._engine.cold) is not None:
+        if (cold := self._engine.extensions.get("cold")) is not None:
             name, about = "tiny_llm:kv_blocks_copied", "KV blocks that left the pool, or came back to it"
             counter = CounterMetricFamily(name, about, labels=["model_name", "source", "target"])
             for levels, count in list(cold.copied.items()):
@@ -152,10 +152,10 @@ class EngineMetrics:
             return 1 - engine.allocator.num_free / engine.allocator.num_blocks
 
         def step_budget() -> int:
-            return engine.scheduler.max_num_batched_tokens
+            return engine.loop.scheduler.max_num_batched_tokens
 
         gauges = (
-            ("vllm:num_requests_running", "answers that are computed", lambda: len(engine.scheduler.running)),
+            ("vllm:num_requests_running", "answers that are computed", lambda: len(engine.loop.running)),
             ("vllm:num_requests_waiting", "answers that wait", lambda: engine.num_waiting),
             ("vllm:kv_cache_usage_perc", "share of the KV blocks in use, 1 is all", used),
             ("tiny_llm:step_budget_tokens", "tokens that a step may have", step_budget),

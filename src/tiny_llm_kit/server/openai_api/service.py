@@ -74,7 +74,9 @@ class EngineService:
     def _open(self) -> LLMEngine:
         self.llm = self._open_llm()
         self.llm.engine.listeners.extend([self._return_times, *self._listeners(self.llm.engine)])
-        self.llm.engine.ranks.on_failure = partial(self._event_loop.call_soon_threadsafe, self._die)
+        self.llm.engine.extensions["ranks"].on_failure = partial(
+            self._event_loop.call_soon_threadsafe, self._die
+        )
         self.loop.max_open = self.llm.engine.options.max_num_seqs + self.options.max_queue
         return self.llm.engine
 
@@ -161,7 +163,7 @@ class EngineService:
             ApiError: 400, the grammar is unusable.
         """
         try:
-            return engine.compile_grammar(params)
+            return engine.extensions["grammars"].compiled(params.structured_outputs)
         except ValueError as error:
             raise ApiError(400, str(error), param="structured_outputs") from None
 

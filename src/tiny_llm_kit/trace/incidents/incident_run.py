@@ -6,12 +6,12 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tiny_llm_common.events import TokenTimes
+from tiny_llm_given.serving.step_loop import StepLoop
 
 from ...solution_types import (
     AnswerSequence,
     BlockAllocator,
     Event,
-    HybridScheduler,
     PackedModel,
     ServingPackage,
 )
@@ -51,7 +51,7 @@ class IncidentRun:
         self.simulation = Simulation(
             names,
             cost,
-            scheduler=self._scheduler,
+            loop=self._loop,
             recorder=self,
             jump=policy != COUNTS_STEPS and case.options.get("mixed_steps", True),
             num_blocks=case.blocks,
@@ -78,11 +78,11 @@ class IncidentRun:
             made["can_join"] = self._shares_adapter
         return made
 
-    def _scheduler(self, model: PackedModel, allocator: BlockAllocator, **options: Any) -> HybridScheduler:
+    def _loop(self, model: PackedModel, allocator: BlockAllocator, **options: Any) -> StepLoop:
         kind = self.names.POLICIES[self.policy]
         if self.case.late_frees:
             kind, allocator = late_scheduler(kind), late_allocator(self.names, allocator, self._late)
-        return kind(model, allocator, **options)
+        return self.names.make_loop(kind, model, allocator, **options)
 
     def _late(self, come_back: Callable[[], None]) -> None:
         self.simulation.at(self.simulation.clock() + LATE, come_back)
@@ -163,8 +163,8 @@ class IncidentRun:
         open_ = [name for name, sequence in self.sequences.items() if not sequence.is_done]
         if open_ and not self.stuck:
             broken.append(f"{counted(len(open_), 'request')} never finished, {open_[0]} first")
-        scheduler, allocator = self.simulation.scheduler, self.simulation.scheduler.allocator
-        if not open_ and allocator.num_free + scheduler.num_returning < allocator.num_blocks:
+        loop, allocator = self.simulation.loop, self.simulation.loop.allocator
+        if not open_ and allocator.num_free + loop.scheduler.num_returning < allocator.num_blocks:
             broken.append("blocks were not freed")
         return broken + [text for bound in self.case.bounds if (text := self._broken(bound))]
 

@@ -19,37 +19,37 @@ if TYPE_CHECKING:
 LEAST = 3  # steps: fewer are not worth it
 
 
-def skip_decodes(scheduler: Any, recorder: Any, until: float) -> int:
-    """Advance the scheduler, its simulated model's clock and the recorder; return how many steps were skipped.
+def skip_decodes(loop: Any, recorder: Any, until: float) -> int:
+    """Advance the loop, its simulated model's clock and the recorder; return how many steps were skipped.
 
     Args:
-        scheduler: between two steps.
+        loop: between two steps.
         recorder: its `stretch(sequences, times)` takes the time of each token.
         until: seconds; a step that begins then or later is not skipped.
     """
-    if not _has_no_choice(scheduler):
+    if not _has_no_choice(loop):
         return 0
-    most = _steps_without_an_end(scheduler)
+    most = _steps_without_an_end(loop)
     if most < LEAST:
         return 0
-    times = _ends(scheduler, most)
+    times = _ends(loop, most)
     steps = 1 + int((times[:-1] < until).sum())  # the first begins now, each other as the one before it ends
-    end = scheduler.clock.now = float(times[steps - 1])
-    _advance(scheduler, steps, end)
-    recorder.stretch(scheduler.running, times[:steps])
+    end = loop.clock.now = float(times[steps - 1])
+    _advance(loop, steps, end)
+    recorder.stretch(loop.running, times[:steps])
     return steps
 
 
-def _has_no_choice(scheduler: Any) -> bool:
+def _has_no_choice(loop: Any) -> bool:
     """Whether no request waits or has ended, and every running one decodes."""
-    if not scheduler.running or len(scheduler.waiting):
+    if not loop.running or len(loop.waiting):
         return False
-    return all(each.is_decoding and not each.is_done for each in scheduler.running)
+    return all(each.is_decoding and not each.is_done for each in loop.running)
 
 
-def _steps_without_an_end(scheduler: Any) -> int:
+def _steps_without_an_end(loop: Any) -> int:
     """Steps until one in which a request ends, or is preempted for its blocks."""
-    running, allocator = scheduler.running, scheduler.allocator
+    running, allocator = loop.running, loop.allocator
     steps = min(each.max_new_tokens - len(each.tokens) for each in running) - 1
 
     def fits(count: int) -> bool:
@@ -61,20 +61,20 @@ def _steps_without_an_end(scheduler: Any) -> int:
     return bisect_left(range(1, steps), True, key=lambda count: not fits(count))
 
 
-def _ends(scheduler: Any, steps: int) -> "np.ndarray":
+def _ends(loop: Any, steps: int) -> "np.ndarray":
     """End times of this many steps."""
     import numpy as np
 
-    running = scheduler.running
+    running = loop.running
     work = StepWork.of([], [each.num_computed + 1 for each in running])
-    seconds = np.broadcast_to(scheduler.model.cost.seconds(work.stretch(steps)), steps)
-    return np.cumsum(np.concatenate([[scheduler.clock.now], seconds]))[1:]
+    seconds = np.broadcast_to(loop.model.cost.seconds(work.stretch(steps)), steps)
+    return np.cumsum(np.concatenate([[loop.clock.now], seconds]))[1:]
 
 
-def _advance(scheduler: Any, steps: int, end: float) -> None:
+def _advance(loop: Any, steps: int, end: float) -> None:
     """Give every request its tokens and their blocks, as `commit` would step by step, the last of them at `end`."""
-    scheduler.model.calls += steps
-    for each in scheduler.running:
+    loop.model.calls += steps
+    for each in loop.running:
         each.block_table.reserve(len(each.known_tokens) + steps - 1)
         each.num_computed += steps
         each.token_time = end

@@ -7,6 +7,7 @@ every machine. A real model and a clock of its work make the same loop send requ
 import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -32,14 +33,15 @@ class StuckScheduler(RuntimeError):
 
 
 class Simulation:
-    """One scheduler in virtual time.
+    """One loop in virtual time.
 
     Args:
         names: the module `serving` of a solution.
         cost: seconds of a step, for a simulated model.
         model: runs the steps instead of a simulated model.
         clock: of that model, as `EngineClock` for a real one; its own when None.
-        scheduler: makes it, as `HybridScheduler` is made; that one when None.
+        policy: see `make_loop`.
+        loop: makes the loop, instead of `make_loop`.
         recorder: called with each event, and as recorder.arrive(sequence, time) when a request arrives. One that has
             `stretch`, as `LatencyRecorder` has, lets stretches of decode steps be skipped.
         on_event: called with each event after it was recorded; then nothing is skipped.
@@ -47,7 +49,7 @@ class Simulation:
         num_blocks, block_size, watermark: see `BlockAllocator`.
         max_model_len: tokens of a prompt and its answer, at most.
         enable_prefix_caching: whether requests with a `prompt` share KV blocks; without one all prompts are zeros.
-        options: passed on to the scheduler.
+        options: passed on to `make_loop`.
     """
 
     def __init__(
@@ -57,7 +59,8 @@ class Simulation:
         *,
         model: Any = None,
         clock: Any = None,
-        scheduler: Callable[..., Any] | None = None,
+        policy: Any = "hybrid",
+        loop: Callable[..., Any] | None = None,
         recorder: Any = None,
         on_event: Callable[[Event], object] | None = None,
         jump: bool = True,
@@ -74,9 +77,8 @@ class Simulation:
         self.allocator = names.BlockAllocator(
             num_blocks, block_size, watermark=watermark, enable_prefix_caching=enable_prefix_caching
         )
-        self.scheduler = (scheduler or names.HybridScheduler)(
-            self.model, self.allocator, clock=self.clock, on_event=self._emit, **options
-        )
+        make = partial(names.make_loop, policy) if loop is None else loop
+        self.loop = make(self.model, self.allocator, clock=self.clock, on_event=self._emit, **options)
         self.steps = self.skipped = 0  # steps of the scheduler, and those of them that were skipped
         self._on_event, self._tokenizer = on_event, EndlessTokenizer()
         self._jumps = jump and on_event is None and hasattr(recorder, "stretch")
@@ -121,7 +123,7 @@ class Simulation:
     def _arrive(self, sequence: AnswerSequence, time: float) -> None:
         if self.recorder is not None:
             self.recorder.arrive(sequence, time)
-        self.scheduler.add(sequence)
+        self.loop.add(sequence)
 
     def run(self, until: float = math.inf) -> "Simulation":
         """Serve every request that was sent.
@@ -134,13 +136,13 @@ class Simulation:
         """
         while self.clock() < until and self.advance(until):
             pass
-        self.scheduler.collect_results()
+        self.loop.collect_results()
         return self
 
     def advance(self, until: float = math.inf) -> bool:
         """Run a step, or jump to the next arrival; return whether there was anything to do."""
         self._happen()
-        if self.scheduler.has_work_remaining():
+        if self.loop.has_work_remaining():
             self._step(until)
         elif self._happenings:
             self.clock.wait_until(self._happenings[0][0])
@@ -156,16 +158,16 @@ class Simulation:
     def _step(self, until: float) -> None:
         next_time = self._happenings[0][0] if self._happenings else math.inf
         may_skip = self._jumps and self._decoded_last
-        skipped = skip_decodes(self.scheduler, self.recorder, min(next_time, until)) if may_skip else 0
+        skipped = skip_decodes(self.loop, self.recorder, min(next_time, until)) if may_skip else 0
         self.steps += skipped
         self.skipped += skipped
         if skipped:
             return
-        if self.scheduler.step():
+        if self.loop.step():
             self.steps += 1
-        elif self.scheduler.has_work_remaining():
+        elif self.loop.has_work_remaining():
             if not self._happenings:
-                raise StuckScheduler(self.clock(), len(self.scheduler.waiting), len(self.scheduler.running))
+                raise StuckScheduler(self.clock(), len(self.loop.waiting), len(self.loop.running))
             self.clock.wait_until(self._happenings[0][0])
 
     def _emit(self, event: Event) -> None:
@@ -178,4 +180,4 @@ class Simulation:
         elif event.kind == "finish":
             self._ended += 1
             if self._ended % COLLECT == 0:
-                self.at(self.clock(), self.scheduler.collect_results)
+                self.at(self.clock(), self.loop.collect_results)

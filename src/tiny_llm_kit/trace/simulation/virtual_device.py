@@ -86,19 +86,25 @@ class VirtualDevice:
         return 1 - busy / (self.device[-1].end - self.device[0].start)
 
 
+def steps_of(is_ahead: bool) -> dict[str, Any]:
+    """Options of `make_loop` for a model of two stages: steps that are planned ahead, or one after the other."""
+    return {"async_scheduling": True} if is_ahead else {"num_stages": 1}
+
+
 def served_on_device(
-    names: ServingPackage, scheduler: Any, host_seconds: float, step_seconds: float, answers: Sequence[int]
+    names: ServingPackage, is_ahead: bool, host_seconds: float, step_seconds: float, answers: Sequence[int]
 ) -> VirtualDevice:
     """Serve one request for each length of an answer; return the device, which has recorded the run.
 
     Args:
         names: the module `serving` of a solution.
-        scheduler: its class.
+        is_ahead: whether a step is planned while the one before it computes.
         host_seconds, step_seconds: see `VirtualDevice`.
         answers: tokens of each answer.
     """
     device = VirtualDevice(names.Sampled, host_seconds, step_seconds)
-    served = scheduler(device, names.BlockAllocator(len(answers) * 16, 16), clock=device.clock)
+    allocator = names.BlockAllocator(len(answers) * 16, 16)
+    served = names.make_loop("hybrid", device, allocator, clock=device.clock, **steps_of(is_ahead))
     for number, answer in enumerate(answers):
         sampling = names.SamplingParams(max_tokens=answer, ignore_eos=True)
         options = {"request_id": number, "sampling": sampling, "max_seq_len": 256}

@@ -39,7 +39,7 @@ class LiveTimeline:
             "max_model_len": engine.max_model_len,
             "vocab_size": engine.network.config.vocab_size,
             "chunked": engine.options.enable_chunked_prefill,
-            "budget": engine.scheduler.max_num_batched_tokens,
+            "budget": engine.loop.scheduler.max_num_batched_tokens,
             "budgets": sorted({most, *(size for size in BUDGETS if least <= size <= most)}),
         }
 
@@ -57,14 +57,13 @@ class LiveTimeline:
 
 def _step(event: Event, engine: "LLMEngine") -> Json:
     """What a step computed, and the owner of each block after it."""
-    scheduler = engine.scheduler
     return {
         "kind": "step",
         "start": event.start,
         "time": event.time,
         "parts": [_part(part) for part in event.parts],
-        "budget": scheduler.max_num_batched_tokens,
-        "tables": {request.request_id: list(request.block_table.blocks) for request in scheduler.running},
+        "budget": engine.loop.scheduler.max_num_batched_tokens,
+        "tables": {request.request_id: list(request.block_table.blocks) for request in engine.loop.running},
         **_counts(engine),
     }
 

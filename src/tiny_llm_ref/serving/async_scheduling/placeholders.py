@@ -5,6 +5,7 @@ from collections import abc
 from tiny_llm_common.packed_model import PackedBatch
 from tiny_llm_common.scheduled import Scheduled
 
+from ..batching.hybrid_scheduler import HybridScheduler
 from ..batching.sequence import Sequence
 
 
@@ -50,6 +51,25 @@ def can_decode_ahead(sequence: Sequence) -> bool:
         return False
     last = max(sequence.num_prompt_tokens, len(sequence.known_tokens) - 1)
     return sequence.num_scheduled >= last and len(sequence.tokens) + placeholders < sequence.max_new_tokens
+
+
+def make_room_ahead(scheduler: HybridScheduler, sequence: Sequence) -> bool:
+    """Reserves blocks for known tokens and placeholders of a running request; see `HybridScheduler.make_room`.
+
+    Args:
+        scheduler: whose requests run.
+        sequence: one of them, which is ready to decode.
+    """
+    # TASK 4.4.4: as in Task 3.3.4. The device will write keys and values of a placeholder, so it needs its slot.
+    tokens = len(sequence.known_tokens) + num_placeholders(sequence)
+    missing = sequence.block_table.missing(tokens)
+    while not scheduler.allocator.can_allocate(missing, keep_watermark=False):
+        youngest = scheduler.running[-1]
+        scheduler.preempt(youngest)
+        if youngest is sequence:
+            return False
+    sequence.block_table.reserve(tokens)
+    return True
 
 
 def pack_ahead(plan: abc.Sequence[Scheduled], drawn: abc.Sequence[Sequence]) -> PackedBatch:

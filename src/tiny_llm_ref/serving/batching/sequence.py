@@ -101,12 +101,12 @@ def pack(plan: abc.Sequence[Scheduled]) -> PackedBatch:
     # TASK 3.3.2: for each entry its tokens, their positions and slots, where the next entry begins, and its past.
     # A row is sampled only when it holds the last token that is known. In the middle of a prompt the prompt follows.
     for entry in plan:
-        table = entry.sequence.block_table
-        batch.token_ids.extend(entry.sequence.known_tokens[entry.start : entry.stop])
-        batch.positions.extend(range(entry.start, entry.stop))
-        batch.slots.extend(table.slots(entry.start, entry.stop))
+        table, start, stop = entry.sequence.block_table, entry.start, entry.stop
+        batch.token_ids.extend(entry.sequence.known_tokens[start:stop])
+        batch.positions.extend(range(start, stop))
+        batch.slots.extend(table.slots(start, stop))
         batch.query_start.append(len(batch.token_ids))
-        batch.context_lens.append(entry.start)
+        batch.context_lens.append(start)
         batch.block_tables.append(table.blocks)
         if entry.needs_token:
             batch.sample_rows.append(len(batch.token_ids) - 1)

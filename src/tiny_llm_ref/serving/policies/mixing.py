@@ -1,12 +1,10 @@
 """Which kinds of work a step mixes: Orca computes both in every step, paced prefill never."""
 
-from typing import Any
-
-from tiny_llm_common.packed_model import PackedModel
 from tiny_llm_common.scheduled import Scheduled
+from tiny_llm_given.serving.admission import ServingState
 
 from ..batching.hybrid_scheduler import HybridScheduler
-from ..blocks.block_allocator import BlockAllocator
+from ..batching.sequence import Sequence
 
 
 class Orca(HybridScheduler):
@@ -27,19 +25,17 @@ class PacedPrefill(HybridScheduler):
     """Spaces the steps of chunks, for engines whose mixed steps cost more than they save.
 
     Args:
+        state: see `HybridScheduler`.
         decodes_between: steps of decodes after a step of chunks, while anybody is ready to decode.
-        options: as `HybridScheduler` takes them.
 
     Raises:
         ValueError: `decodes_between` is below 1.
     """
 
-    def __init__(
-        self, model: PackedModel, allocator: BlockAllocator, *, decodes_between: int = 4, **options: Any
-    ):
+    def __init__(self, state: ServingState[Sequence], *, decodes_between: int = 4):
         if decodes_between < 1:
             raise ValueError(f"decodes_between is {decodes_between}: give at least 1, or use prefill-first")
-        super().__init__(model, allocator, **options)
+        super().__init__(state)
         self.decodes_between = decodes_between
         self._decodes_left = 0  # steps of decodes until prompts may go again
 

@@ -1,13 +1,9 @@
 """Preemption by class: which requests give up slots and blocks, and for which."""
 
-from typing import Any
-
-from tiny_llm_common.packed_model import PackedModel
-from tiny_llm_given.serving.backfill import Backfill
+from tiny_llm_given.serving.admission import ServingState
 
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..batching.sequence import Sequence
-from ..blocks.block_allocator import BlockAllocator
 
 
 class PreemptingScheduler(HybridScheduler):
@@ -16,16 +12,12 @@ class PreemptingScheduler(HybridScheduler):
     Requests of equal rank never preempt each other, so no slot alternates between two of them.
 
     Args:
-        model, allocator, options: as `HybridScheduler` takes them.
+        state: see `HybridScheduler`.
         max_preemptions: how often a batch request makes way; after that it counts as an interactive one.
     """
 
-    waiting: Backfill
-
-    def __init__(
-        self, model: PackedModel, allocator: BlockAllocator, *, max_preemptions: int = 4, **options: Any
-    ):
-        super().__init__(model, allocator, **options)
+    def __init__(self, state: ServingState[Sequence], *, max_preemptions: int = 4):
+        super().__init__(state)
         self.max_preemptions = max_preemptions
 
     def may_begin(self, sequence: Sequence) -> bool:

@@ -1,13 +1,41 @@
-"""Drafts in a step: packing them, finding the right ones, undoing the others, and choosing how many pay."""
+"""Drafts in a step: planning and packing them, which ones are right, undoing the others, and how many pay."""
 
 from collections import abc
 from collections.abc import Callable
 
-from tiny_llm_common.drafted import drafts_of
+from tiny_llm_common.drafted import Drafted, drafts_of
 from tiny_llm_common.packed_model import PackedBatch, Sampled
 from tiny_llm_common.scheduled import Scheduled
 
+from ..blocks.block_allocator import BlockAllocator
 from ..blocks.block_table import BlockTable
+
+
+def plan_drafts(
+    plan: list[Scheduled], proposals: dict[int, list[int]], budget: int, allocator: BlockAllocator
+) -> None:
+    """Replaces decodes of a plan by the same decodes with drafts, as far as there is room for them.
+
+    Args:
+        plan: a step without drafts, whose blocks are reserved.
+        proposals: drafts by the number of their entry, the most important entry first.
+        budget: tokens of the whole step, at most.
+        allocator: the blocks.
+    """
+    # TASK 4.3.2: what the whole plan leaves of the budget is for drafts, which are then fewer for the next entry.
+    # Reserve blocks as for a request that is admitted: the watermark stays free. Without free blocks a request has
+    # as many drafts as fit into those that it has. Nothing is preempted for a guess.
+    left = budget - sum(entry.size for entry in plan)
+    for number, drafts in proposals.items():
+        sequence, table = plan[number].sequence, plan[number].sequence.block_table
+        known, drafts = len(sequence.known_tokens), drafts[:left]
+        missing = table.missing(known + len(drafts))
+        if missing and not allocator.can_allocate(missing):
+            drafts = drafts[: table.capacity - known]
+        if drafts:
+            table.reserve(known + len(drafts))
+            plan[number] = Drafted(sequence, plan[number].start, plan[number].size, tuple(drafts))
+            left -= len(drafts)
 
 
 def pack_drafts(plan: abc.Sequence[Scheduled]) -> PackedBatch:

@@ -1,0 +1,43 @@
+"""What the tests of benchmarks share: a command that is run and read back, and a folder for sealed results."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from book.tools import screens
+from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.trace import provenance
+
+
+@pytest.fixture
+def bench(capsys, tmp_path) -> Callable[..., tuple[str, dict]]:
+    """Runs a command with options as they are typed: what it prints, and its result."""
+
+    def run(main: Callable[[list[str]], object], *options: str) -> tuple[str, dict]:
+        file = tmp_path / "result.json"
+        main([*" ".join(options).split(), "--json", str(file)])
+        return capsys.readouterr().out, json.loads(file.read_text(encoding="utf-8"))
+
+    return run
+
+
+@pytest.fixture
+def results(monkeypatch, tmp_path) -> Path:
+    """An empty folder of sealed results."""
+    for module in (provenance, screens):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def quick_roofs(monkeypatch) -> list[int]:
+    """Roofs that take no time: the sizes of products that were asked for."""
+    asked = []
+    for backend in installed_backends():
+        kit = Port("tiny_llm_ref", backend, "cpu", "float32").backend_module
+        monkeypatch.setattr(kit, "read_bandwidth", lambda device: 1e9)
+        monkeypatch.setattr(kit, "product_speed", lambda device, dtype, size: asked.append(size) or 2e9)
+    return asked
