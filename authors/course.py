@@ -3,14 +3,14 @@
 import argparse
 import sys
 
-from tiny_llm_kit.commands.course import console, parser
-from tiny_llm_kit.course.address import parse_day
-from tiny_llm_kit.course.capabilities import ports_of
-from tiny_llm_kit.course.tree import days
-from tiny_llm_kit.engine.arguments import output_argument
-from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.terminal import command
-from tiny_llm_kit.trace.text import counted
+from tiny_llm_course.address import parse_day
+from tiny_llm_course.capabilities import ports_of
+from tiny_llm_course.commands.course import console, parser
+from tiny_llm_course.trace.text import counted
+from tiny_llm_course.tree import days
+from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.terminal import command
+from tiny_llm_extensions.arguments import output_argument
 
 from . import stub_files
 from .stub_check import problems_of_stubs

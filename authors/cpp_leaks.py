@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from tiny_llm_kit.course.cpp_exercises import code_of, find_exercises, functions_of
+from tiny_llm_course.cpp_exercises import code_of, find_exercises, functions_of
 
 GIVEN = re.compile(r"//\s*GIVEN: \S")
 OF_ONE_FILE = {"static", "inline", "template", "constexpr"}

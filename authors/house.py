@@ -16,17 +16,18 @@ from types import CodeType, FrameType
 from rich.console import Console
 from rich.table import Table
 
-from tiny_llm_kit.course.address import Day
-from tiny_llm_kit.course.exercises import Exercise
-from tiny_llm_kit.course.tree import LEARNER, REFERENCE, exercises_of, source_files
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.repo import BACKENDS, ROOT, SOURCES
+from tiny_llm_course.address import Day
+from tiny_llm_course.exercises import Exercise
+from tiny_llm_course.tree import LEARNER, REFERENCE, exercises_of, source_files
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.repo import BACKENDS, ROOT, SOURCES
+from tiny_llm_extensions.llm import LLM
 
 from .overlay import statements
 
 QUOTES = re.compile("\"{3}|'{3}")
-BELOW = ("tiny_llm_common", "tiny_llm_given")  # what a solution imports by its whole name
+GIVEN = "tiny_llm_engine", "tiny_llm_extensions", "tiny_llm_server", "tiny_llm_course"
+BELOW = GIVEN[:2]  # what a solution imports by its whole name
 Import = tuple[Path, frozenset[str]]  # a file, and the names that an import binds
 
 
@@ -117,11 +118,15 @@ def without_a_task() -> list[Path]:
 
 
 def learners_share(port: str) -> float:
-    """Code lines of the blanks, of those of the reference's serving, native and one port."""
+    """Code lines of the blanks, of those of a solution on one port and of the engine that it runs in."""
     parts = "serving", "native", f"{port}_backend"
     files = [file for part in parts for file in source_files(REFERENCE / part)]
     blanks = sum(len(code_lines(file) & lines_of(exercises_of(file))) for file in files)
-    return blanks / sum(len(code_lines(file)) for file in files)
+    others = {name for other in BACKENDS if other != port for name in (other, f"backend_{other}")}
+    engine = [
+        file for file in source_files(SOURCES / "tiny_llm_engine") if not others & {*file.parts, file.stem}
+    ]
+    return blanks / sum(len(code_lines(file)) for file in files + engine)
 
 
 def lines_of(exercises: Iterable[Exercise]) -> set[int]:
@@ -258,10 +263,10 @@ def report_house(console: Console) -> int:
     console.print(f"files with tasks that reach a later day: {len(late)}")
     for file, reached in late.items():
         console.print(f"  {file.relative_to(REFERENCE)} → {', '.join(each.stem for each in reached)}")
-    kit = source_files(SOURCES / "tiny_llm_kit")
-    for name, folder in (("the reference", REFERENCE), ("what is given", SOURCES / "tiny_llm_given")):
-        console.print(f"isinstance in {name}: {count_names(source_files(folder), 'isinstance')}")
-    console.print(f"Any in the kit: {count_names(kit, 'Any')}")
+    given = [file for name in GIVEN for file in source_files(SOURCES / name)]
+    for name, files in (("the reference", source_files(REFERENCE)), ("what is given", given)):
+        console.print(f"isinstance in {name}: {count_names(files, 'isinstance')}")
+    console.print(f"Any in what is given: {count_names(given, 'Any')}")
     return 0
 
 

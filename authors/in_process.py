@@ -16,11 +16,11 @@ from unittest.mock import patch
 import pytest
 from hypothesis import settings
 
-from tiny_llm_kit.course.address import Day, Task
-from tiny_llm_kit.course.grading.order import port_of, task_of
-from tiny_llm_kit.course.grading.plugin import VERDICT
-from tiny_llm_kit.course.tree import day_tests
-from tiny_llm_kit.engine.solution import SOLUTIONS
+from tiny_llm_course.address import Day, Task
+from tiny_llm_course.grading.order import port_of, task_of
+from tiny_llm_course.grading.plugin import VERDICT
+from tiny_llm_course.tree import day_tests
+from tiny_llm_engine.solution import SOLUTIONS
 
 from .overlay import Overlay
 
@@ -172,7 +172,7 @@ def with_day_tests(
     # These cost time in each test and are not needed here; `unraisableexception` runs the garbage collector.
     for plugin in ("anyio", "cacheprovider", "logging", "schemathesis", "unraisableexception", "xdist"):
         arguments += ["-p", f"no:{plugin}"]
-    arguments += ["-q", "-s", "--tb=no", "-p", "tiny_llm_kit.course.grading.plugin"]
+    arguments += ["-q", "-s", "--tb=no", "-p", "tiny_llm_course.grading.plugin"]
     arguments += [f"--solution={solution}", f"--backends={','.join(backends)}", f"--time-limit={time_limit}"]
     profile = settings.get_current_profile_name()
     with patch.dict(os.environ), tests._output_kept(), tests.solution:

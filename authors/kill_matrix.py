@@ -12,9 +12,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from tiny_llm_kit.course.address import Day
-from tiny_llm_kit.repo import BACKENDS
-from tiny_llm_kit.trace.provenance import provenance
+from tiny_llm_course.address import Day
+from tiny_llm_course.trace.provenance import provenance
+from tiny_llm_engine.repo import BACKENDS
 
 from .in_process import DayTests, with_day_tests
 from .mutants import Mutant, edits_of

@@ -3,7 +3,7 @@
 import ast
 import re
 
-from tiny_llm_kit.course.exercises import Exercise, Function, end_of, find_exercises, functions_of
+from tiny_llm_course.exercises import Exercise, Function, end_of, find_exercises, functions_of
 
 GIVEN = re.compile(r"#\s*GIVEN: \S")
 

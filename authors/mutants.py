@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from tiny_llm_kit.course.address import Day, Task, parse_task
-from tiny_llm_kit.course.cut import language_of
-from tiny_llm_kit.course.grading.plugin import tools
-from tiny_llm_kit.course.tree import PARTS, REFERENCE, days, parts_of
-from tiny_llm_kit.repo import BACKENDS, ROOT
+from tiny_llm_course.address import Day, Task, parse_task
+from tiny_llm_course.cut import language_of
+from tiny_llm_course.grading.plugin import tools
+from tiny_llm_course.tree import PARTS, REFERENCE, days, parts_of
+from tiny_llm_engine.repo import BACKENDS, ROOT
 
 from .in_process import DayTests, with_day_tests
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from tiny_llm_kit.course.address import Day, Task, task_of_label
-from tiny_llm_kit.course.cut import cut
-from tiny_llm_kit.course.pages import sittings_of
-from tiny_llm_kit.course.tree import days, exercises_of, learner_file, reference_files, tasks
-from tiny_llm_kit.trace.text import counted
+from tiny_llm_course.address import Day, Task, task_of_label
+from tiny_llm_course.cut import cut
+from tiny_llm_course.pages import sittings_of
+from tiny_llm_course.trace.text import counted
+from tiny_llm_course.tree import days, exercises_of, learner_file, reference_files, tasks
 
 from .in_process import DayTests, with_day_tests
 

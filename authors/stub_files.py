@@ -3,8 +3,8 @@
 import subprocess
 from pathlib import Path
 
-from tiny_llm_kit.course.cut import cut
-from tiny_llm_kit.course.tree import (
+from tiny_llm_course.cut import cut
+from tiny_llm_course.tree import (
     LEARNER,
     REFERENCE,
     keep,
@@ -14,8 +14,8 @@ from tiny_llm_kit.course.tree import (
     stub_of,
     write,
 )
-from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.repo import read_source as read
+from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.repo import read_source as read
 
 
 def wanted_stubs() -> dict[Path, str]:

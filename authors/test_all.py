@@ -13,11 +13,11 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from tiny_llm_kit.course.doctor import authors_tools
-from tiny_llm_kit.course.tree import days
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.repo import ROOT, command_modules
-from tiny_llm_kit.terminal import command
+from tiny_llm_course.doctor import authors_tools
+from tiny_llm_course.tree import days
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.repo import ROOT, command_modules
+from tiny_llm_engine.terminal import command
 
 Check = tuple[str, list[str]]
 

@@ -3,12 +3,12 @@
 import os
 import sys
 
-from tiny_llm_kit.course.capabilities import tested_ports
-from tiny_llm_kit.course.doctor import authors_tools
-from tiny_llm_kit.course.grading.run import files_of, parse, parser, run, selected_days
-from tiny_llm_kit.engine.backends.installation import install_line, installed_backends
-from tiny_llm_kit.repo import BACKENDS, ROOT, TESTS
-from tiny_llm_kit.terminal import command, fail
+from tiny_llm_course.capabilities import tested_ports
+from tiny_llm_course.doctor import authors_tools
+from tiny_llm_course.grading.run import files_of, parse, parser, run, selected_days
+from tiny_llm_engine.backends.installation import install_line, installed_backends
+from tiny_llm_engine.repo import BACKENDS, ROOT, TESTS
+from tiny_llm_engine.terminal import command, fail
 
 
 @command

@@ -14,11 +14,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from tiny_llm_kit.course.doctor import authors_tools
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.model.config import ModelConfig
-from tiny_llm_kit.model.smollm2 import NAME, fetched_smollm2
-from tiny_llm_kit.trace.workload import Workload
+from tiny_llm_course.doctor import authors_tools
+from tiny_llm_course.trace.workload import Workload
+from tiny_llm_engine.models.config import ModelConfig
+from tiny_llm_engine.models.smollm2 import NAME, fetched_smollm2
+from tiny_llm_extensions.port import Port
 
 
 @dataclass(frozen=True)

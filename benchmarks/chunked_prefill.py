@@ -11,22 +11,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from tiny_llm_kit.course.address import Day
-from tiny_llm_kit.course.capabilities import ends_at_a_blank, load, network_options
-from tiny_llm_kit.engine.arguments import DTYPES, model_argument, whole_number
-from tiny_llm_kit.engine.engine_options import EngineOptions
-from tiny_llm_kit.engine.llm_engine import LLMEngine
-from tiny_llm_kit.engine.loading import Loading, load_network, random_network
-from tiny_llm_kit.engine.open_engine import open_engine
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.samples import in_turns
-from tiny_llm_kit.engine.solution import resolve_serving
-from tiny_llm_kit.engine.weights.random_weights import SHAPES, RandomCheckpoint, shape
-from tiny_llm_kit.trace.chunk_sweep import ADAPTIVE, NAMES, Progress, figures_of, shown, sweep
-from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.serve import EndlessTokenizer, Serving, serve
-from tiny_llm_kit.trace.trace import WHOLE
-from tiny_llm_kit.trace.workload import LONG, SHORT, RequestSpec, Workload, decode_heavy, mixed
+from tiny_llm_course.address import Day
+from tiny_llm_course.capabilities import ends_at_a_blank, load, network_options
+from tiny_llm_course.trace.chunk_sweep import ADAPTIVE, NAMES, Progress, figures_of, shown, sweep
+from tiny_llm_course.trace.provenance import provenance
+from tiny_llm_course.trace.serve import EndlessTokenizer, Serving, serve
+from tiny_llm_course.trace.trace import WHOLE
+from tiny_llm_course.trace.workload import LONG, SHORT, RequestSpec, Workload, decode_heavy, mixed
+from tiny_llm_engine.backends.samples import in_turns
+from tiny_llm_engine.engine_options import EngineOptions
+from tiny_llm_engine.llm_engine import LLMEngine
+from tiny_llm_engine.models.weights.random_weights import SHAPES, RandomCheckpoint, shape
+from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_extensions.arguments import DTYPES, model_argument, whole_number
+from tiny_llm_extensions.loading import Loading, load_network, random_network
+from tiny_llm_extensions.open_engine import open_engine
+from tiny_llm_extensions.port import Port
 
 from .command import RunProgress, carry_out, port_of
 from .engine_load import trace_of_run

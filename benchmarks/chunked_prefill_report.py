@@ -8,8 +8,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tiny_llm_kit.engine.samples import ratio
-from tiny_llm_kit.trace.chunk_sweep import NEAR, median, percent, samples
+from tiny_llm_course.trace.chunk_sweep import NEAR, median, percent, samples
+from tiny_llm_engine.backends.samples import ratio
 
 from .report import Report, header, medians, noise, results_table, targets
 

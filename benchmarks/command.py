@@ -10,12 +10,12 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tiny_llm_kit.course.capabilities import choose_backend
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.solution import SOLUTIONS
-from tiny_llm_kit.terminal import fail, write_file
-from tiny_llm_kit.trace import provenance
-from tiny_llm_kit.trace.serve import NoEnd
+from tiny_llm_course.capabilities import choose_backend
+from tiny_llm_course.trace import provenance
+from tiny_llm_course.trace.serve import NoEnd
+from tiny_llm_engine.solution import SOLUTIONS
+from tiny_llm_engine.terminal import fail, write_file
+from tiny_llm_extensions.port import Port
 
 from . import reports
 

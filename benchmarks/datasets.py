@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tiny_llm_kit.trace.prompts import read_prompts
-from tiny_llm_kit.trace.text import counted
-from tiny_llm_kit.trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
+from tiny_llm_course.trace.prompts import read_prompts
+from tiny_llm_course.trace.text import counted
+from tiny_llm_course.trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
 
 from .real_text import KINDS, TEXTS
 
 if TYPE_CHECKING:
-    from tiny_llm_kit.model.tokenization import Tokenizer
+    from tiny_llm_engine.models.tokenization import Tokenizer
 
 OWN = 32  # tokens of a prompt after the shared prefix
 # Of "decode-heavy": requests that decode all the time, tokens of their prompts, and decode steps between two arrivals.

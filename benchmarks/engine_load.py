@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
-from tiny_llm_kit.engine.llm_engine import LLMEngine
-from tiny_llm_kit.solution_types import Event, PackedModel
-from tiny_llm_kit.trace.recorder import Recorder
-from tiny_llm_kit.trace.trace import Trace, percentile
-from tiny_llm_kit.trace.workload import Workload
+from tiny_llm_course.trace.recorder import Recorder
+from tiny_llm_course.trace.trace import Trace, percentile
+from tiny_llm_course.trace.workload import Workload
+from tiny_llm_engine.llm_engine import LLMEngine
+from tiny_llm_engine.solution_types import Event, PackedModel
 
 
 class EngineLoad:

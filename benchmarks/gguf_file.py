@@ -4,8 +4,8 @@ from pathlib import Path
 
 import gguf
 
-from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint
-from tiny_llm_kit.model.config import ModelConfig
+from tiny_llm_engine.models.config import ModelConfig
+from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint
 
 TYPES = {
     "float32": gguf.GGMLQuantizationType.F32,

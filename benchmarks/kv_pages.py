@@ -8,14 +8,14 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from tiny_llm_kit.course.address import Day
-from tiny_llm_kit.course.capabilities import ends_at_a_blank
-from tiny_llm_kit.engine.engine_options import KV_CACHE_DTYPES
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.profiling.kv_budget import kv_bytes_per_token
-from tiny_llm_kit.engine.samples import interleave
-from tiny_llm_kit.terminal import command
-from tiny_llm_kit.trace.provenance import provenance
+from tiny_llm_course.address import Day
+from tiny_llm_course.capabilities import ends_at_a_blank
+from tiny_llm_course.trace.provenance import provenance
+from tiny_llm_engine.backends.samples import interleave
+from tiny_llm_engine.engine_options import KV_CACHE_DTYPES
+from tiny_llm_engine.terminal import command
+from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.profiling.kv_budget import kv_bytes_per_token
 
 from . import returning
 from .command import RunProgress, carry_out, port_of

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from tiny_llm_kit.course.address import Day
-from tiny_llm_kit.course.capabilities import ends_at_a_blank
-from tiny_llm_kit.engine.arguments import DTYPES
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.profiling.kv_budget import kv_bytes_per_token
-from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
-from tiny_llm_kit.engine.samples import interleave
-from tiny_llm_kit.engine.weights.random_weights import SHAPES, QuantizedCheckpoint, RandomCheckpoint, shape
-from tiny_llm_kit.model.quantization import QUANTIZATIONS, WeightQuantizer
-from tiny_llm_kit.terminal import command
-from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.workload import prompt_of
+from tiny_llm_course.address import Day
+from tiny_llm_course.capabilities import ends_at_a_blank
+from tiny_llm_course.trace.provenance import provenance
+from tiny_llm_course.trace.workload import prompt_of
+from tiny_llm_engine.backends.samples import interleave
+from tiny_llm_engine.models.quantization import QUANTIZATIONS, WeightQuantizer
+from tiny_llm_engine.models.weights.random_weights import SHAPES, QuantizedCheckpoint, RandomCheckpoint, shape
+from tiny_llm_engine.terminal import command
+from tiny_llm_extensions.arguments import DTYPES
+from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.profiling.kv_budget import kv_bytes_per_token
+from tiny_llm_extensions.profiling.quantized_choice import activation_choice
 
 from .baselines import module_of
 from .command import RunProgress, carry_out, port_of

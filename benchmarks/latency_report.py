@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from tiny_llm_kit.engine.weights.random_weights import shape
-from tiny_llm_kit.model.config import ModelConfig
-from tiny_llm_kit.trace.text import counted
+from tiny_llm_course.trace.text import counted
+from tiny_llm_engine.models.config import ModelConfig
+from tiny_llm_engine.models.weights.random_weights import shape
 
 from .report import OURS, Report, Speed, Speeds, header, results_table, speeds_table
 

@@ -11,8 +11,8 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint
-from tiny_llm_kit.trace.workload import RequestSpec, Workload
+from tiny_llm_course.trace.workload import RequestSpec, Workload
+from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint
 
 from .baselines import units
 from .gguf_file import matrix_types, write_gguf

@@ -9,11 +9,11 @@ from mlx_lm import batch_generate
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.qwen3 import Model, ModelArgs
 
-from tiny_llm_kit.engine.backends import backend_mlx as backend_module
-from tiny_llm_kit.engine.backends import blas
-from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint
-from tiny_llm_kit.model.config import ModelConfig
-from tiny_llm_kit.trace.workload import Workload
+from tiny_llm_course.trace.workload import Workload
+from tiny_llm_engine.backends import backend_mlx as backend_module
+from tiny_llm_engine.backends import blas
+from tiny_llm_engine.models.config import ModelConfig
+from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint
 
 from .baselines import hub_shape
 from .own_process import OwnProcess

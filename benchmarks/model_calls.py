@@ -5,14 +5,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tiny_llm_kit.engine.arguments import DTYPES, model_argument
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import Loading, load_network, random_network
-from tiny_llm_kit.engine.model_runner import ModelRunner
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
-from tiny_llm_kit.engine.weights.random_weights import SHAPES, shape
-from tiny_llm_kit.trace.serve import EndlessTokenizer
+from tiny_llm_course.trace.serve import EndlessTokenizer
+from tiny_llm_engine.model_runner import ModelRunner
+from tiny_llm_engine.models.weights.random_weights import SHAPES, shape
+from tiny_llm_extensions.arguments import DTYPES, model_argument
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.loading import Loading, load_network, random_network
+from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.profiling.quantized_choice import activation_choice
 
 from .options import count, option
 

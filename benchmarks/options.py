@@ -4,10 +4,10 @@ import argparse
 from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tiny_llm_kit.engine.arguments import DEVICES, output_argument, whole_number
-from tiny_llm_kit.engine.solution import SOLUTIONS
-from tiny_llm_kit.repo import BACKENDS
-from tiny_llm_kit.trace.provenance import result_argument
+from tiny_llm_course.trace.provenance import result_argument
+from tiny_llm_engine.repo import BACKENDS
+from tiny_llm_engine.solution import SOLUTIONS
+from tiny_llm_extensions.arguments import DEVICES, output_argument, whole_number
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tiny_llm_kit.trace.workload import Workload
+from tiny_llm_course.trace.workload import Workload
 
 
 class OwnProcess:

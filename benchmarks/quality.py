@@ -16,21 +16,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tiny_llm_kit.course.address import Day
-from tiny_llm_kit.course.capabilities import ends_at_a_blank
-from tiny_llm_kit.engine.arguments import model_argument
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.llm_engine import LLMEngine
-from tiny_llm_kit.engine.loading import Loading, load_checkpoint, load_network, mlp_options
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
-from tiny_llm_kit.engine.weights.random_weights import QuantizedCheckpoint
-from tiny_llm_kit.model.quantization import WeightQuantizer
-from tiny_llm_kit.model.tokenizer import load_tokenizer
-from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.terminal import command
-from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.serve import EndlessTokenizer
+from tiny_llm_course.address import Day
+from tiny_llm_course.capabilities import ends_at_a_blank
+from tiny_llm_course.trace.provenance import provenance
+from tiny_llm_course.trace.serve import EndlessTokenizer
+from tiny_llm_engine.llm_engine import LLMEngine
+from tiny_llm_engine.models.quantization import WeightQuantizer
+from tiny_llm_engine.models.tokenizer import load_tokenizer
+from tiny_llm_engine.models.weights.random_weights import QuantizedCheckpoint
+from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.terminal import command
+from tiny_llm_extensions.arguments import model_argument
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.loading import Loading, load_checkpoint, load_network, mlp_options
+from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.profiling.quantized_choice import activation_choice
 
 from .baselines import file_of, module_of
 from .command import RunProgress, carry_out, port_of

@@ -6,12 +6,12 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.trace.prompts import rendered
-from tiny_llm_kit.trace.workload import LONG, RUNNING, SHORT, RequestSpec
+from tiny_llm_course.trace.prompts import rendered
+from tiny_llm_course.trace.workload import LONG, RUNNING, SHORT, RequestSpec
+from tiny_llm_engine.repo import ROOT
 
 if TYPE_CHECKING:
-    from tiny_llm_kit.model.tokenization import Tokenizer
+    from tiny_llm_engine.models.tokenization import Tokenizer
 
 QUESTIONS = (
     "What is the capital of France?",

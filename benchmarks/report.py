@@ -8,9 +8,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tiny_llm_kit.engine.samples import spread
-from tiny_llm_kit.trace.tables import figures_table
-from tiny_llm_kit.trace.text import counted
+from tiny_llm_course.trace.tables import figures_table
+from tiny_llm_course.trace.text import counted
+from tiny_llm_engine.backends.samples import spread
 
 OURS = "tiny-llm"  # what tables call our engine
 BASELINES_AND_PORTS = ("torch", "mlx", "transformers", "llama-cpp-python", "xllamacpp", "mlx-lm")

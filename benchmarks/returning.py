@@ -16,16 +16,16 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tiny_llm_common.moves import FOLDER, MEMORY, QUANTIZED, Move
-from tiny_llm_kit.engine.cold_store import GIB, ColdStore
-from tiny_llm_kit.engine.engine_options import EngineOptions
-from tiny_llm_kit.engine.llm_engine import LLMEngine
-from tiny_llm_kit.engine.open_engine import open_engine
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.samples import in_turns
-from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.serve import EndlessTokenizer
-from tiny_llm_kit.trace.workload import LONG, RUNNING, RequestSpec
+from tiny_llm_course.trace.provenance import provenance
+from tiny_llm_course.trace.serve import EndlessTokenizer
+from tiny_llm_course.trace.workload import LONG, RUNNING, RequestSpec
+from tiny_llm_engine.backends.samples import in_turns
+from tiny_llm_engine.engine_options import EngineOptions
+from tiny_llm_engine.llm_engine import LLMEngine
+from tiny_llm_extensions.cold_blocks.cold_store import GIB, ColdStore
+from tiny_llm_extensions.cold_blocks.moves import FOLDER, MEMORY, QUANTIZED, Move
+from tiny_llm_extensions.open_engine import open_engine
+from tiny_llm_extensions.port import Port
 
 from .command import RunProgress
 from .model_calls import BLOCK, ModelPlan

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tiny_llm_kit.course.address import Day
-from tiny_llm_kit.course.capabilities import ends_at_a_blank
-from tiny_llm_kit.engine.samples import in_turns
-from tiny_llm_kit.engine.solution import resolve_serving
-from tiny_llm_kit.solution_types import ServingPackage
-from tiny_llm_kit.terminal import command
-from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.serve import EndlessTokenizer, Serving
-from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
-from tiny_llm_kit.trace.trace import percentile
-from tiny_llm_kit.trace.workload import RUNNING, RequestSpec
+from tiny_llm_course.address import Day
+from tiny_llm_course.capabilities import ends_at_a_blank
+from tiny_llm_course.trace.provenance import provenance
+from tiny_llm_course.trace.serve import EndlessTokenizer, Serving
+from tiny_llm_course.trace.simulation.simulated_model import SimulatedModel
+from tiny_llm_course.trace.trace import percentile
+from tiny_llm_course.trace.workload import RUNNING, RequestSpec
+from tiny_llm_engine.backends.samples import in_turns
+from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.terminal import command
 
 from .command import RunProgress, carry_out
 from .options import bench_parser, count, counts, plain, plan_of

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Group
 
-from tiny_llm_kit.trace.text import counted
+from tiny_llm_course.trace.text import counted
 
 from .report import Report, header, noise, results_table, targets
 

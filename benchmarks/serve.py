@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tiny_llm_kit.course.doctor import authors_tools
-from tiny_llm_kit.engine.arguments import DTYPES, json_object, positive_number
-from tiny_llm_kit.engine.samples import in_turns, turned
-from tiny_llm_kit.model.tokenizer import load_tokenizer
-from tiny_llm_kit.repo import BACKENDS
-from tiny_llm_kit.terminal import command, write_file
-from tiny_llm_kit.trace.provenance import provenance
+from tiny_llm_course.doctor import authors_tools
+from tiny_llm_course.trace.provenance import provenance
+from tiny_llm_engine.backends.samples import in_turns, turned
+from tiny_llm_engine.models.tokenizer import load_tokenizer
+from tiny_llm_engine.repo import BACKENDS
+from tiny_llm_engine.terminal import command, write_file
+from tiny_llm_extensions.arguments import DTYPES, json_object, positive_number
 
 from .command import RunProgress, carry_out, port_of
 from .datasets import BY_STEPS, DATASETS

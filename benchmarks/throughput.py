@@ -14,22 +14,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from tiny_llm_kit.course.address import Day
-from tiny_llm_kit.course.capabilities import ends_at_a_blank, network_options
-from tiny_llm_kit.engine.arguments import DTYPES, model_argument
-from tiny_llm_kit.engine.job import Job
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.load_job import config_of, draft_network_of, loading_of, network_of, rounds_of
-from tiny_llm_kit.engine.loading import random_network
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.samples import in_turns
-from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint
-from tiny_llm_kit.model.quantization import QUANTIZATIONS
-from tiny_llm_kit.model.tokenizer import load_tokenizer
-from tiny_llm_kit.terminal import command
-from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.serve import EndlessTokenizer
-from tiny_llm_kit.trace.workload import Workload
+from tiny_llm_course.address import Day
+from tiny_llm_course.capabilities import ends_at_a_blank, network_options
+from tiny_llm_course.trace.provenance import provenance
+from tiny_llm_course.trace.serve import EndlessTokenizer
+from tiny_llm_course.trace.workload import Workload
+from tiny_llm_engine.backends.samples import in_turns
+from tiny_llm_engine.models.quantization import QUANTIZATIONS
+from tiny_llm_engine.models.tokenizer import load_tokenizer
+from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint
+from tiny_llm_engine.terminal import command
+from tiny_llm_extensions.arguments import DTYPES, model_argument
+from tiny_llm_extensions.job import Job
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.load_job import config_of, draft_network_of, loading_of, network_of, rounds_of
+from tiny_llm_extensions.loading import random_network
+from tiny_llm_extensions.port import Port
 
 from . import chunked_prefill, real_model
 from .baselines import BASELINES, Generates, file_of, module_of

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from tiny_llm_kit.trace.text import counted
+from tiny_llm_course.trace.text import counted
 
 from .report import (
     SEVERAL_TOKENS,

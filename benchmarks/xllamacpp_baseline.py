@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xllamacpp
 
-from tiny_llm_kit.trace.workload import RequestSpec, Workload
+from tiny_llm_course.trace.workload import RequestSpec, Workload
 
 from .baselines import units
 from .own_process import OwnProcess

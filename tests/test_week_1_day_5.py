@@ -5,7 +5,7 @@ import pytest
 
 from support.close import assert_close
 from support.goldens import golden
-from tiny_llm_kit.course.grading.small_models import CASES, random_checkpoint, random_weights
+from tiny_llm_course.grading.small_models import CASES, random_checkpoint, random_weights
 
 CASE_NAMES = list(CASES)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from support.close import assert_close
-from tiny_llm_kit.model.tokenization import StreamDetokenizer
+from tiny_llm_engine.models.tokenization import StreamDetokenizer
 
 END_OF_TEXT, END_OF_TURN, OK = 256, 257, 258
 VOCAB = 260

@@ -12,8 +12,8 @@ from support.close import assert_close
 from support.goldens import golden
 from support.masks import FAR_STARTS, MANY, SHORT_TYPES, assert_shows, visible_keys
 from support.qwen3_layer import causal64, layer64, recognise
-from tiny_llm_kit.course.grading.small_models import CASES, random_checkpoint, random_weights, small_model
-from tiny_llm_kit.model.tokenization import StreamDetokenizer
+from tiny_llm_course.grading.small_models import CASES, random_checkpoint, random_weights, small_model
+from tiny_llm_engine.models.tokenization import StreamDetokenizer
 
 CASE_NAMES = list(CASES)
 B, HKV, D = 2, 3, 4
@@ -198,7 +198,7 @@ def test_cache_grows_in_steps_of_256(b, rng, pieces):
     )
 
 
-RECORDERS = {"torch": "tiny_llm_kit.course.recorded_operations"}
+RECORDERS = {"torch": "tiny_llm_course.recorded_operations"}
 
 
 def program_of(b, cache, step) -> tuple:

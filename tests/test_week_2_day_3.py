@@ -8,8 +8,8 @@ import pytest
 
 from support.close import OR_EARLIER, assert_close
 from support.quantized import FORMATS, as_words
-from tiny_llm_kit.course.grading.small_models import random_weights, small_model
-from tiny_llm_kit.model.checkpoint import Checkpoint
+from tiny_llm_course.grading.small_models import random_weights, small_model
+from tiny_llm_engine.models.checkpoint import Checkpoint
 
 BF16 = 2**-6  # of the largest output: products of numbers that were rounded to 8 bits, and a rounded sum
 

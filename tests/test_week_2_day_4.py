@@ -8,7 +8,7 @@ import pytest
 from support.close import OR_EARLIER, assert_close
 from support.masks import FAR_STARTS, MANY, assert_no_loop, assert_shows, assert_traces
 from support.qwen3_layer import causal64
-from tiny_llm_kit.course.grading.flash import flash64, statistics64
+from tiny_llm_course.grading.flash import flash64, statistics64
 
 MASKS = [(3, 5), (5,), (3, 1), (6, 3, 5), (2, 1, 3, 5), (1, 6, 1, 5), (2, 6, 3, 5)]
 NAMES = ("o, the sum of exp(score - m) · value", "m, the largest score", "l, the sum of exp(score - m)")

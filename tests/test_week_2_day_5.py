@@ -5,7 +5,7 @@ import pytest
 
 from support.close import OR_EARLIER, assert_close
 from support.qwen3_layer import causal64
-from tiny_llm_kit.course.grading.flash import flash64
+from tiny_llm_course.grading.flash import flash64
 
 HEADS = [(4, 4), (6, 2), (3, 1)]  # (H, Hkv)
 MASKS = [(3, 5), (5,), (3, 1), (6, 3, 5), (2, 1, 3, 5), (1, 6, 1, 5), (2, 6, 3, 5)]

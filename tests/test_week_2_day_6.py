@@ -12,7 +12,7 @@ from support.close import assert_close
 from support.fake_model import END, OTHER_END, ByteTokenizer, FakeModel
 from support.masks import FAR_STARTS, MANY, SHORT_TYPES, assert_shows
 from support.qwen3_layer import attention64
-from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 
 HKV, D = 2, 6
 QWEN = small_model(

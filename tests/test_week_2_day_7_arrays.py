@@ -16,7 +16,7 @@ from support.masks import (
     assert_shows,
     assert_traces,
 )
-from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 
 CHUNKED_QWEN = small_model(
     27, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61, max_position_embeddings=600

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from support.fake_model import END, ByteTokenizer, FakeModel
 from support.steps import steps_of
-from tiny_llm_kit.trace.simulation.simulated_model import SimulatedClock
-from tiny_llm_kit.trace.trace import percentile as numpy_percentile
+from tiny_llm_course.trace.simulation.simulated_model import SimulatedClock
+from tiny_llm_course.trace.trace import percentile as numpy_percentile
 
 LADDER, HPU = (32, 64, 128, 256, 512), (128, 256, 512)
 

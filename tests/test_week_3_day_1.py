@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.close import assert_close
-from tiny_llm_kit.course.grading.small_models import CASES, random_checkpoint
+from tiny_llm_course.grading.small_models import CASES, random_checkpoint
 
 SIZE = 4  # tokens per block
 TEXT = [*range(10, 30)]  # five full blocks

@@ -7,8 +7,8 @@ import pytest
 
 from support.close import OR_EARLIER, assert_close
 from support.masks import assert_no_loop, assert_traces, visible_keys
-from tiny_llm_kit.course.grading.flash import flash64, statistics64
-from tiny_llm_kit.course.grading.pages import Pages, decode64, prompt64, random_pages
+from tiny_llm_course.grading.flash import flash64, statistics64
+from tiny_llm_course.grading.pages import Pages, decode64, prompt64, random_pages
 
 HEADS = [(4, 4), (6, 2), (3, 1)]  # (H, Hkv)
 BORDERS = [3, 4, 5, 7, 8, 9]  # n · page_size - 1, n · page_size, n · page_size + 1 for pages of 4

@@ -13,7 +13,7 @@ from support.masks import assert_no_loop, assert_traces
 from support.packed import PackedServing
 from support.qwen3_layer import attention64
 from support.steps import steps_of
-from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 
 QWEN = small_model(
     33, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61, max_position_embeddings=400

@@ -13,8 +13,8 @@ from support.close import assert_close
 from support.fake_model import ByteTokenizer
 from support.packed import PackedServing, batch_with, poison_padding
 from support.steps import steps_of
-from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
-from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
+from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 
 PAGE = 4
 QWEN = small_model(

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.trace.incidents import IncidentCase, IncidentRun, Sent, failures, group, incident
-from tiny_llm_kit.trace.simulation.cost_fit import fit_line
-from tiny_llm_kit.trace.simulation.simulator import Simulation, StuckScheduler
-from tiny_llm_kit.trace.simulation.step_cost import Line
-from tiny_llm_kit.trace.workload import SHORT, RequestSpec
+from tiny_llm_course.trace.incidents import IncidentCase, IncidentRun, Sent, failures, group, incident
+from tiny_llm_course.trace.simulation.cost_fit import fit_line
+from tiny_llm_course.trace.simulation.simulator import Simulation, StuckScheduler
+from tiny_llm_course.trace.simulation.step_cost import Line
+from tiny_llm_course.trace.workload import SHORT, RequestSpec
 
 STEP, TOKEN = 0.010, 0.0001  # seconds of a step, and of a token of a prompt in it
 

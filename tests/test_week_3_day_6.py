@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from tiny_llm_kit.course.fakes.fake_engine import FakeAnswer, FakeEngine, FakeRequest
-from tiny_llm_kit.course.grading.virtual_time import InlineExecutor, SlowExecutor, run_virtually
+from tiny_llm_course.fakes.fake_engine import FakeAnswer, FakeEngine, FakeRequest
+from tiny_llm_course.grading.virtual_time import InlineExecutor, SlowExecutor, run_virtually
 
 PATIENCE = 50.0  # real seconds that a step waits for an event loop on another thread, if that never comes
 

@@ -14,7 +14,7 @@ from support.lockstep import LockstepGroup
 from support.masks import assert_traces
 from support.packed import PackedServing
 from support.ranks import logits_of_two_steps, on_all_ranks, served_by, shards_of, stages_of
-from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 
 QWEN = small_model(
     37, num_attention_heads=4, num_key_value_heads=2, head_dim=6, intermediate_size=32, vocab_size=61,

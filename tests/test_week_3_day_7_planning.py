@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.pipeline import Pipeline
 from support.routing_incident import MOST, ROUTED_CASES, RoutedRun, share_of_one
 from support.steps import steps_of
-from tiny_llm_given.serving.step_loop import OneByOne
+from tiny_llm_engine.step_loop import OneByOne
 
 # Which heads of keys and values a rank holds.
 

@@ -12,10 +12,10 @@ import pytest
 from support.close import OR_EARLIER, assert_close
 from support.kernels import attend, multiply, multiply_quantized, rounded
 from support.quantized import FORMATS
-from tiny_llm_given.native import library
-from tiny_llm_kit.course.cut import language_of
-from tiny_llm_kit.engine.machine import processor_name
-from tiny_llm_kit.engine.port import Port
+from tiny_llm_course.cut import language_of
+from tiny_llm_engine.machine import processor_name
+from tiny_llm_extensions.kernels.native import library
+from tiny_llm_extensions.port import Port
 
 pytestmark = pytest.mark.tool("c++")
 

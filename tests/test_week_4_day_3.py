@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from support.packed import PackedServing
 from support.served import Served, sequence
 from support.steps import steps_of
-from tiny_llm_given.serving.proposals import Proposals
-from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_extensions.drafts.proposals import Proposals
 
 QWEN = small_model(
     43, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61, max_position_embeddings=400

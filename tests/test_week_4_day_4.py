@@ -17,8 +17,8 @@ from support.fake_model import ByteTokenizer
 from support.masks import assert_traces
 from support.packed import PackedServing
 from support.steps import steps_of
-from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
-from tiny_llm_kit.trace.simulation.virtual_device import served_on_device
+from tiny_llm_course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_course.trace.simulation.virtual_device import served_on_device
 
 QWEN = small_model(
     47, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61, max_position_embeddings=400

@@ -15,9 +15,9 @@ from support.cold import Copies, FakeFolder, Kept
 from support.masks import assert_no_loop
 from support.packed import PackedServing
 from support.steps import steps_of
-from tiny_llm_common.moves import GONE, POOL, BlockCosts, Move, Place
-from tiny_llm_given.serving.returns import ColdParts
-from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_extensions.cold_blocks.moves import GONE, POOL, BlockCosts, Move, Place
+from tiny_llm_extensions.cold_blocks.returns import ColdParts
 
 QWEN = small_model(
     53, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61, max_position_embeddings=400

@@ -13,9 +13,9 @@ from py_compile import PycInvalidationMode
 
 import pytest
 
-from tiny_llm_kit.engine.backends import blas
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.repo import MODELS, ROOT, command_modules
+from tiny_llm_engine.backends import blas
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.repo import MODELS, ROOT, command_modules
 
 from .order import place_in_a_run
 
@@ -31,7 +31,7 @@ THEIRS = re.compile(
 for name in filter(THEIRS.match, [*os.environ]):
     del os.environ[name]
 
-# Some test files import MLX before the kit does, and then all tests of a process would have its slow BLAS.
+# Some test files import MLX before the engine does, and then all tests of a process would have its slow BLAS.
 blas.preload()
 
 # Tests of one port alone import its library at the top; where that port is missing they cannot even be collected.

@@ -1,7 +1,7 @@
 """A process that has imported the large libraries and forks: each fork is a fresh `python -m MODULE ARGUMENTS`.
 
 Importing torch, NumPy and pytest takes longer than most commands of the course. Here they are imported once. A fork
-shares nothing else with the tests or with other forks: its kit is imported from its own PYTHONPATH. What a process
+shares nothing else with the tests or with other forks: given code comes from its own PYTHONPATH. What a process
 decides before its first import (encoding, locale, the array library's environment) needs a real process.
 
 One line of JSON comes in for each fork, and one with its exit code goes out when it has ended.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tiny_llm_common.events import TokenTimes
+from tiny_llm_engine.events import TokenTimes
 
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
 # Fields for answers of as many tokens as were asked for. A model may then repeat its end token, and a client sees when

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tiny_llm_kit.trace.trace import percentile
+from tiny_llm_course.trace.trace import percentile
 from tiny_llm_lab.arrivals import arrival_times
 
 from ..datasets import DATASETS, DatasetSize, dataset

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-from tiny_llm_kit.model.hub import model_path
+from tiny_llm_engine.models.hub import model_path
 
 from .client import WHOLE_ANSWERS
 
@@ -45,7 +45,7 @@ class Place:
 
 def our_server(place: Place, model: str, options: Mapping[str, Any]) -> Server:
     """The server of `pdm run serve`; `options` are those of `LLM`, None for its defaults. `model` may be a path."""
-    command = [sys.executable, "-m", "tiny_llm_kit.commands.serve", "--solution", place.solution]
+    command = [sys.executable, "-m", "tiny_llm_course.commands.serve", "--solution", place.solution]
     command += ["--backend", place.backend, "--device", place.device]
     command += ["--model", model, "--served-model-name", model, *flags(options)]
     return Server(tuple(command), model, "/ready", WHOLE_ANSWERS)

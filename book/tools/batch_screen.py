@@ -3,15 +3,15 @@
 from rich.console import Console
 from rich.text import Text
 
-from tiny_llm_kit.course.capabilities import load
-from tiny_llm_kit.engine.solution import resolve_serving
-from tiny_llm_kit.solution_types import Event
-from tiny_llm_kit.trace.batch.job import BatchJob, make_job
-from tiny_llm_kit.trace.batch.view import SlotBoard
-from tiny_llm_kit.trace.live import LineView
-from tiny_llm_kit.trace.prompts import QUESTIONS
-from tiny_llm_kit.trace.recorder import number_of
-from tiny_llm_kit.trace.serve import Serving
+from tiny_llm_course.capabilities import load
+from tiny_llm_course.trace.batch.job import BatchJob, make_job
+from tiny_llm_course.trace.batch.view import SlotBoard
+from tiny_llm_course.trace.live import LineView
+from tiny_llm_course.trace.prompts import QUESTIONS
+from tiny_llm_course.trace.recorder import number_of
+from tiny_llm_course.trace.serve import Serving
+from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.solution_types import Event
 
 COMMAND = "pdm run batch-main"
 # Text that differs between runs: measurements, and the device.

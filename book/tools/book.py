@@ -6,13 +6,13 @@ import sys
 
 from rich.progress import track
 
-from tiny_llm_kit.course.mdbook import PORT, mdbook, serve
-from tiny_llm_kit.engine.arguments import whole_number
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.profiling.product_choice import USUAL, VARIABLE
-from tiny_llm_kit.repo import BOOK, ROOT
-from tiny_llm_kit.terminal import command
-from tiny_llm_kit.trace.text import counted
+from tiny_llm_course.mdbook import PORT, mdbook, serve
+from tiny_llm_course.trace.text import counted
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.repo import BOOK, ROOT
+from tiny_llm_engine.terminal import command
+from tiny_llm_extensions.arguments import whole_number
+from tiny_llm_extensions.profiling.product_choice import USUAL, VARIABLE
 
 from . import words
 from .facts import check_files

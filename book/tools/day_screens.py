@@ -1,6 +1,6 @@
 """The screens of the days, drawn by the reference.
 
-A day's screen is `show(b, console)` of `tiny_llm_kit/course/see/week_W_day_D.py`, on a console of fixed width; a day in
+A day's screen is `show(b, console)` of `tiny_llm_course/see/week_W_day_D.py`, on a console of fixed width; a day in
 several sittings has a screen for each function in its `SITTINGS` (`week2-07a.html`). What only one port has to show is
 `show_mlx` or `show_torch`, a screen of its own (`week2-01-torch.html`).
 """
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from string import ascii_lowercase
 from types import ModuleType
 
-from tiny_llm_kit.course import see
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.port import Port
+from tiny_llm_course import see
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_extensions.port import Port
 
 from .console import fragment, recording_console
 

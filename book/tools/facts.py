@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tiny_llm_kit.course.tree import reference_files
+from tiny_llm_course.tree import reference_files
 
 FACTS = re.compile(r'<p class="(?:day|task)-facts">(.*?)</p>', re.DOTALL)
 FILE = re.compile(r"<code>([\w/]+\.(?:py|cpp|h))</code>")

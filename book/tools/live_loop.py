@@ -18,8 +18,8 @@ from typing import Any
 
 from PIL import Image
 
-from tiny_llm_kit.repo import BOOK, ROOT
-from tiny_llm_kit.trace.provenance import warn_if_busy
+from tiny_llm_course.trace.provenance import warn_if_busy
+from tiny_llm_engine.repo import BOOK, ROOT
 
 LOOP, STILL = BOOK / "src/pictures/live-page.webp", BOOK / "src/pictures/live-page.png"
 ADDRESS, PORT = "http://127.0.0.1:8123/", 8123
@@ -123,7 +123,7 @@ def save(frames: list[Image.Image], first: int, still: Image.Image) -> None:
 
 def main() -> int:
     warn_if_busy()
-    serve = [sys.executable, "-m", "tiny_llm_kit.commands.serve", "--port", str(PORT)]
+    serve = [sys.executable, "-m", "tiny_llm_course.commands.serve", "--port", str(PORT)]
     server = subprocess.Popen(serve, cwd=ROOT)
     try:
         for _ in range(100):

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from tiny_llm_kit.engine.solution import resolve_serving
-from tiny_llm_kit.solution_types import Event, ServingPackage
-from tiny_llm_kit.trace.incidents import IncidentCase, IncidentRun, Sent, group
+from tiny_llm_course.trace.incidents import IncidentCase, IncidentRun, Sent, group
+from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.solution_types import Event, ServingPackage
 
 from .widget import scripts
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.latency_report import Point, Roof, points, roof
-from tiny_llm_kit.trace.template import render
+from tiny_llm_course.trace.template import render
 
 LABELLED = (1, 4, 32, 128, 512, 2048)  # tokens; the other points need no label
 DECODES = 16  # tokens: a call of at most this many could be a decode step, one row per request

@@ -9,9 +9,9 @@ from functools import cache
 from typing import Any
 
 from benchmarks.latency_report import roof
-from tiny_llm_kit.course.see.week_1_day_5 import parameters
-from tiny_llm_kit.engine.weights.random_weights import QWEN3_06B, shape
-from tiny_llm_kit.trace.provenance import RESULTS
+from tiny_llm_course.see.week_1_day_5 import parameters
+from tiny_llm_course.trace.provenance import RESULTS
+from tiny_llm_engine.models.weights.random_weights import QWEN3_06B, shape
 
 from .widget import scripts
 

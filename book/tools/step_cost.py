@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any
 
 from benchmarks.model_calls import Week2Calls
-from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.samples import interleave
-from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.simulation.cost_fit import fit_line
-from tiny_llm_kit.trace.simulation.step_cost import pairs
-from tiny_llm_kit.trace.workload import prompt_of
+from tiny_llm_course.trace.provenance import provenance
+from tiny_llm_course.trace.simulation.cost_fit import fit_line
+from tiny_llm_course.trace.simulation.step_cost import pairs
+from tiny_llm_course.trace.workload import prompt_of
+from tiny_llm_engine.backends.samples import interleave
+from tiny_llm_extensions.loading import load_network
+from tiny_llm_extensions.port import Port
 
 MODEL = "tiny-qwen3"
 # Chunks at every depth of a prompt, and whole prompts: what the widget draws. (tokens, context before them)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
-from tiny_llm_kit.course.see.week_3_day_3 import BLOCK, BLOCKS, BUDGET, DRAWN, SEQS, letter
-from tiny_llm_kit.engine.solution import resolve_serving
-from tiny_llm_kit.solution_types import Event
-from tiny_llm_kit.trace.serve import EndlessTokenizer
-from tiny_llm_kit.trace.text import counted
+from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
+from tiny_llm_course.see.week_3_day_3 import BLOCK, BLOCKS, BUDGET, DRAWN, SEQS, letter
+from tiny_llm_course.trace.serve import EndlessTokenizer
+from tiny_llm_course.trace.text import counted
+from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.solution_types import Event
 
 from .widget import scripts
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chunked_prefill_report import NONE, milliseconds
-from tiny_llm_kit.trace.chunk_sweep import median
-from tiny_llm_kit.trace.template import render
+from tiny_llm_course.trace.chunk_sweep import median
+from tiny_llm_course.trace.template import render
 
 SWEEP = "decode-heavy"
 # Figure of the benchmark -> its name in the drawing.

@@ -18,9 +18,9 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.table import Table
 
-from tiny_llm_kit.course.mdbook import find_mdbook
-from tiny_llm_kit.repo import BOOK, ROOT
-from tiny_llm_kit.trace.text import counted
+from tiny_llm_course.mdbook import find_mdbook
+from tiny_llm_course.trace.text import counted
+from tiny_llm_engine.repo import BOOK, ROOT
 
 from .length import FOLDED, VISIBLE, above
 from .minutes import TOTAL

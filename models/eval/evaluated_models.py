@@ -7,12 +7,12 @@ from unittest.mock import patch
 
 import numpy as np
 
-from tiny_llm_kit.engine.loading import load_checkpoint, mlp_options
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
-from tiny_llm_kit.engine.solution import SOLUTIONS
-from tiny_llm_kit.model.hub import find_model, model_path
-from tiny_llm_kit.model.quantization import QUANTIZATIONS, WeightQuantizer
+from tiny_llm_engine.models.hub import find_model, model_path
+from tiny_llm_engine.models.quantization import QUANTIZATIONS, WeightQuantizer
+from tiny_llm_engine.solution import SOLUTIONS
+from tiny_llm_extensions.loading import load_checkpoint, mlp_options
+from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.profiling.quantized_choice import activation_choice
 
 from .evaluation import Logits
 
@@ -69,7 +69,7 @@ def oracle_logits(dtype: str, model: str) -> Logits:
     """The same function from Hugging Face transformers."""
     from transformers import AutoModelForCausalLM
 
-    from tiny_llm_kit.engine.backends import backend_torch
+    from tiny_llm_engine.backends import backend_torch
 
     network = AutoModelForCausalLM.from_pretrained(
         model_path(model), dtype=backend_torch.DTYPES[DTYPES[dtype]]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from tiny_llm_kit.model.tokenization import Tokenizer
+from tiny_llm_engine.models.tokenization import Tokenizer
 
 from .questions import ABSENT_NAME, Question, read_corpus, read_questions
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tiny_llm_kit.course.doctor import authors_tools
-from tiny_llm_kit.engine.backends.installation import require_backend
+from tiny_llm_course.doctor import authors_tools
+from tiny_llm_engine.backends.installation import require_backend
 
 from .shipped import DENSE, MIXTURE
 

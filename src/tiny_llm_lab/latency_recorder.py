@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tiny_llm_common.events import RequestTimes
-from tiny_llm_kit.solution_types import AnswerSequence, Event
-from tiny_llm_kit.trace.trace import percentile
+from tiny_llm_course.trace.trace import percentile
+from tiny_llm_engine.events import RequestTimes
+from tiny_llm_engine.solution_types import AnswerSequence, Event
 
 if TYPE_CHECKING:
     import numpy as np

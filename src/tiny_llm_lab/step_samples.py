@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-from tiny_llm_kit.solution_types import Event
-from tiny_llm_kit.trace.simulation.step_cost import StepWork
+from tiny_llm_course.trace.simulation.step_cost import StepWork
+from tiny_llm_engine.solution_types import Event
 
 
 class EngineClock:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tiny_llm_kit.trace.workload import SHORT, RequestSpec
+from tiny_llm_course.trace.workload import SHORT, RequestSpec
 
 from .arrivals import arrival_gaps
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from tiny_llm_common.moves import FOLDER, GONE, POOL, BlockCosts, Move, Place
-from tiny_llm_given.serving.returns import ColdParts
-from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
-from tiny_llm_kit.solution_types import AnswerSequence, PackedBatch, Sampled
+from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
+from tiny_llm_engine.solution_types import AnswerSequence, PackedBatch, Sampled
+from tiny_llm_extensions.cold_blocks.moves import FOLDER, GONE, POOL, BlockCosts, Move, Place
+from tiny_llm_extensions.cold_blocks.returns import ColdParts
 
 from .served import Served
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tiny_llm_kit.course.fakes.fake_packed_model import END
-from tiny_llm_kit.model.tokenization import StreamDetokenizer
-from tiny_llm_kit.solution_types import SamplingParams
-from tiny_llm_kit.trace.simulation.simulated_model import SimulatedClock
-from tiny_llm_kit.trace.text import counted
+from tiny_llm_course.fakes.fake_packed_model import END
+from tiny_llm_course.trace.simulation.simulated_model import SimulatedClock
+from tiny_llm_course.trace.text import counted
+from tiny_llm_engine.models.tokenization import StreamDetokenizer
+from tiny_llm_engine.solution_types import SamplingParams
 
 OTHER_END = 257
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tiny_llm_given.native import library
-from tiny_llm_given.native.attention import KeptArray
-from tiny_llm_given.native.kernel import of_numpy
+from tiny_llm_extensions.kernels.native import library
+from tiny_llm_extensions.kernels.native.attention import KeptArray
+from tiny_llm_extensions.kernels.native.kernel import of_numpy
 
 from .child import Endless, in_child
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from tiny_llm_kit.engine.backend import Backend
-from tiny_llm_kit.engine.packed_runner import PackedRunner
-from tiny_llm_kit.solution_types import Array, PackedBatch, Sampled
+from tiny_llm_engine.backend import Backend
+from tiny_llm_engine.packed_runner import PackedRunner
+from tiny_llm_engine.solution_types import Array, PackedBatch, Sampled
 
 
 class LockstepError(AssertionError):
@@ -48,7 +48,7 @@ class LockstepGroup:
 
     Args:
         size: number of ranks.
-        backend_module: what the kit knows of their arrays' library.
+        backend_module: what is known of their arrays' library.
 
     Attributes:
         ranks: what each function gets as its `Group`.

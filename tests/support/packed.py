@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tiny_llm_common.scheduled import Scheduled
-from tiny_llm_kit.engine.packed_runner import PackedRunner
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.solution_types import AnswerSequence, Buckets, PackedBatch, ServingPackage
+from tiny_llm_engine.packed_runner import PackedRunner
+from tiny_llm_engine.scheduled import Scheduled
+from tiny_llm_engine.solution_types import AnswerSequence, Buckets, PackedBatch, ServingPackage
+from tiny_llm_extensions.port import Port
 
 from .fake_model import ByteTokenizer
 from .lockstep import LockstepRunner

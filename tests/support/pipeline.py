@@ -6,10 +6,10 @@ from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
-from tiny_llm_common.in_flight import InFlight
-from tiny_llm_given.serving import pipeline as given
-from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
-from tiny_llm_kit.solution_types import AnswerSequence, PackedBatch, Sampled
+from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
+from tiny_llm_engine.solution_types import AnswerSequence, PackedBatch, Sampled
+from tiny_llm_extensions.parallel import pipeline as given
+from tiny_llm_extensions.parallel.in_flight import InFlight
 
 from .served import Served
 

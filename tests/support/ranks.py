@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from tiny_llm_common.sampling import SamplingParams
-from tiny_llm_kit.course.grading.small_models import SmallModel, random_checkpoint
-from tiny_llm_kit.engine.packed_runner import PackedRunner
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.weights.rank_parts import RankPart, StagePart
-from tiny_llm_kit.model.checkpoint import Checkpoint
-from tiny_llm_kit.solution_types import Array, ServingPackage
+from tiny_llm_course.grading.small_models import SmallModel, random_checkpoint
+from tiny_llm_engine.models.checkpoint import Checkpoint
+from tiny_llm_engine.models.weights.rank_parts import RankPart, StagePart
+from tiny_llm_engine.packed_runner import PackedRunner
+from tiny_llm_engine.sampling import SamplingParams
+from tiny_llm_engine.solution_types import Array, ServingPackage
+from tiny_llm_extensions.port import Port
 
 from .goldens import rank_checkpoint
 from .lockstep import LockstepGroup, LockstepRunner

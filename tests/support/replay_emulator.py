@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from tiny_llm_kit.course.recorded_operations import HOST_READS
+from tiny_llm_course.recorded_operations import HOST_READS
 
 
 class RecordedGraph(TorchDispatchMode):

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
-from tiny_llm_kit.solution_types import AnswerSequence, Event
+from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
+from tiny_llm_engine.solution_types import AnswerSequence, Event
 
 from .fake_model import ByteTokenizer
 from .steps import steps_of

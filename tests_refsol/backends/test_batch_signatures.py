@@ -8,9 +8,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from support.fake_model import ByteTokenizer
-from tiny_llm_kit.course.grading.small_models import random_checkpoint, random_weights, small_model
-from tiny_llm_kit.course.recorded_operations import record
-from tiny_llm_kit.model.checkpoint import Checkpoint
+from tiny_llm_course.grading.small_models import random_checkpoint, random_weights, small_model
+from tiny_llm_course.recorded_operations import record
+from tiny_llm_engine.models.checkpoint import Checkpoint
 from tiny_llm_ref.serving import Request, SamplingParams, batch_generate
 
 CASE = small_model(1, max_position_embeddings=512)

@@ -5,7 +5,7 @@ import pytest
 
 from support.close import assert_close
 from support.fake_model import ByteTokenizer
-from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_ref.serving import Request
 
 HKV, D, CONTEXT, CHUNK, LIMIT = 2, 64, 3000, 4, 4000

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from book.tools.console import COLUMNS
-from tiny_llm_kit.course.see import chunk_costs
+from tiny_llm_course.see import chunk_costs
 
 
 @pytest.fixture

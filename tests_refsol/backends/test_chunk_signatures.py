@@ -7,17 +7,9 @@ import pytest
 import torch
 
 from support.fake_model import ByteTokenizer
-from tiny_llm_kit.course.grading.small_models import random_checkpoint
-from tiny_llm_kit.course.recorded_operations import record
-from tiny_llm_kit.course.see.week_2_day_7_graphs import (
-    CASE,
-    CHUNK,
-    CHUNKINGS,
-    LIMIT,
-    keys_read,
-    run,
-    whole_steps,
-)
+from tiny_llm_course.grading.small_models import random_checkpoint
+from tiny_llm_course.recorded_operations import record
+from tiny_llm_course.see.week_2_day_7_graphs import CASE, CHUNK, CHUNKINGS, LIMIT, keys_read, run, whole_steps
 from tiny_llm_ref.serving import ChunkedPrefillScheduler, Request, SamplingParams, Turns
 
 V = CASE.config.vocab_size

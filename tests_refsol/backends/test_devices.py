@@ -7,9 +7,9 @@ one value that may travel is the token id at the end of a step, and reading it f
 import pytest
 import torch
 
-from tiny_llm_kit.course.grading.small_models import CASES, random_weights
-from tiny_llm_kit.engine.solution import resolve
-from tiny_llm_kit.model.checkpoint import Checkpoint
+from tiny_llm_course.grading.small_models import CASES, random_weights
+from tiny_llm_engine.models.checkpoint import Checkpoint
+from tiny_llm_engine.solution import resolve
 
 
 @pytest.fixture

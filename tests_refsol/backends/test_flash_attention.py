@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from support.close import assert_close
 from support.qwen3_layer import causal64
-from tiny_llm_kit.course.grading.flash import flash64, statistics64
+from tiny_llm_course.grading.flash import flash64, statistics64
 
 
 def normal(seed: int, *shape: int) -> np.ndarray:

@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 import torch
 
-from tiny_llm_given.torch import hpu, hpu_quantized, hpu_self_check
-from tiny_llm_kit.course.grading.flash import statistics64
-from tiny_llm_kit.repo import ROOT
+from tiny_llm_course.grading.flash import statistics64
+from tiny_llm_engine.arrays.torch import hpu
+from tiny_llm_engine.repo import ROOT
+from tiny_llm_extensions.gaudi import hpu_quantized, hpu_self_check
 from tiny_llm_ref.torch_backend.flash_attention import fused_statistics
 
 IMITATION = ROOT / "tests_refsol" / "imitation_gaudi"
@@ -327,7 +328,7 @@ def test_the_day_tests_pass_on_the_imitated_device(forks):
     the host's here; Day 4.1's kernels in C++, which compute on the host; and a mask that is traced without numbers.
     """
     others = "[torch and not memory and not holds_few_tiles and not mask_where_the_scores_are"
-    options = ["-q", "-x", "-p", "tiny_llm_kit.course.grading.plugin", "-p", "no:cacheprovider", "-k", others]
+    options = ["-q", "-x", "-p", "tiny_llm_course.grading.plugin", "-p", "no:cacheprovider", "-k", others]
     options += ["--solution=ref", "--backends=torch", "--device=hpu"]
     options += ["--ignore=tests/test_week_4_day_1.py"]
     with nothing_set():

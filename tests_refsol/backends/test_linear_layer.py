@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading.small_models import CASES, random_checkpoint
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.port import Port
+from tiny_llm_course.grading.small_models import CASES, random_checkpoint
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_extensions.port import Port
 
 
 @pytest.mark.parametrize("backend", installed_backends())

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 from support.close import assert_close
-from tiny_llm_kit.course.grading.small_models import CASES, random_checkpoint
+from tiny_llm_course.grading.small_models import CASES, random_checkpoint
 from tiny_llm_ref.serving import BlockAllocator, BlockTable, PackedBatch, inputs_of
 
 CASE = CASES["untied-3"]

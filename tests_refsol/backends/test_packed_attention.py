@@ -50,7 +50,7 @@ def sets_of(b, name):
     if name != "device":
         yield SimpleNamespace(mask=b.packed_mask, attend=b.packed_attention)
         return
-    of_device = import_module(f"tiny_llm_given.{b.name}.packed_kernels").kernels_of_device
+    of_device = import_module(f"tiny_llm_extensions.kernels.{b.name}.packed_kernels").kernels_of_device
     yield of_device(b.solution, "cpu")
     if b.name == "torch":
         yield of_device(b.solution, "hpu")
@@ -95,7 +95,7 @@ def test_each_request_reads_its_own_text_and_nothing_else(b, kernels, most, data
 
 def test_decodes_of_similar_length_are_one_call_and_others_are_not(b):
     """So the padding of a call is at most as long as what its requests read."""
-    cpu = import_module(f"tiny_llm_given.{b.name}.cpu_attention")
+    cpu = import_module(f"tiny_llm_extensions.kernels.{b.name}.cpu_attention")
     page, lengths = 4, [3, 70, 65, 4, 128]
     tables = [[*range(40 * i, 40 * i + -(-length // page))] for i, length in enumerate(lengths)]
     last = [length - 1 for length in lengths]

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.close import assert_close
-from tiny_llm_kit.course.grading.flash import flash64
-from tiny_llm_kit.course.grading.pages import Pages, decode64, prompt64, random_pages
+from tiny_llm_course.grading.flash import flash64
+from tiny_llm_course.grading.pages import Pages, decode64, prompt64, random_pages
 from tiny_llm_ref.serving import flat_blocks
 
 COUNT = 24  # pages in a bucket

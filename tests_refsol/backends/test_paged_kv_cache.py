@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from support.fake_model import ByteTokenizer
-from tiny_llm_kit.course.grading.small_models import CASES, random_checkpoint
-from tiny_llm_kit.model.config import SLIDING
+from tiny_llm_course.grading.small_models import CASES, random_checkpoint
+from tiny_llm_engine.models.config import SLIDING
 
 CASE = CASES["untied-3"]
 VOCABULARY = CASE.config.vocab_size
@@ -110,7 +110,7 @@ def test_torch_writes_where_the_memory_is(port):
 @pytest.mark.port("torch")
 def test_torch_asks_for_one_program_per_number_of_blocks(port):
     """32 tokens, one by one, in blocks of 4: a compiler for fixed shapes sees 8 programs. No step reads a number."""
-    from tiny_llm_kit.course.recorded_operations import record
+    from tiny_llm_course.recorded_operations import record
 
     model, table = model_of(port), port.serving.BlockTable(allocator_of(port.serving))
     caches, found = caches_of(port, port.create_kv_pools(model, 8, SIZE), table), []

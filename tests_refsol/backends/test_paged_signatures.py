@@ -4,8 +4,8 @@ from functools import partial
 
 import numpy as np
 
-from tiny_llm_kit.course.grading.pages import random_pages
-from tiny_llm_kit.course.recorded_operations import record
+from tiny_llm_course.grading.pages import random_pages
+from tiny_llm_course.recorded_operations import record
 from tiny_llm_ref.serving import PackedBatch, SamplingParams, flat_blocks, inputs_of
 
 PAGE, COUNT, H, HKV, D = 16, 32, 4, 2, 8
@@ -93,7 +93,7 @@ def test_the_merge_of_pages_holds_nothing_for_every_page_and_request(port):
 
 def test_the_mask_of_gaudis_kernel_is_converted_once_per_step(port):
     """Not in every layer: at 2,048 rows and 256 pages a conversion writes 128 MiB. By the twins, on a CPU."""
-    from tiny_llm_given.torch.hpu_attention import attend_fused, fused_mask
+    from tiny_llm_extensions.gaudi.hpu_attention import attend_fused, fused_mask
 
     reads = {"query_start": [0, 1, 7], "context_lens": [20, 33], "block_tables": [[1, 2], [5, 3, 4]]}
     sampled = {"sample_rows": [6], "sampling": [SamplingParams()]}

@@ -12,9 +12,9 @@ from hypothesis.extra import numpy as arrays
 
 from support.close import assert_close
 from support.packed import PackedServing
-from tiny_llm_given.torch import hpu
-from tiny_llm_kit.course.grading.small_models import CASES, random_checkpoint
-from tiny_llm_kit.engine.profiling.kv_budget import kv_bytes_per_token
+from tiny_llm_course.grading.small_models import CASES, random_checkpoint
+from tiny_llm_engine.arrays.torch import hpu
+from tiny_llm_extensions.profiling.kv_budget import kv_bytes_per_token
 
 KINDS = ["int8", "fp8_e4m3"]
 SMALLEST = 2.0**-99  # of numbers so small that a scale is subnormal, bf16 has fewer digits
@@ -22,11 +22,11 @@ FLOATS = st.floats(-(2.0**99), 2.0**99, width=32).map(lambda x: x if abs(x) > SM
 
 
 def pages_of(b):
-    return import_module(f"tiny_llm_given.{b.name}.quantized_pages")
+    return import_module(f"tiny_llm_engine.arrays.{b.name}.quantized_pages")
 
 
 def pool_of(b, kind, dtype="float32", num_blocks=5, page_size=3, heads=2, size=32):
-    pools = import_module(f"tiny_llm_given.{b.name}.kv_pools")
+    pools = import_module(f"tiny_llm_engine.arrays.{b.name}.kv_pools")
     rows = b.quantize_rows if kind == "int8" else None
     return pools.QuantizedKvPool(num_blocks, page_size, heads, size, b.dtype(dtype), rows)
 

@@ -5,10 +5,10 @@ from functools import partial
 import pytest
 import torch
 
-from tiny_llm_kit.course.grading.small_models import random_checkpoint, random_weights, small_model
-from tiny_llm_kit.course.recorded_operations import record
-from tiny_llm_kit.course.see.week_2_day_1 import PROMPT, ConcatenatingCache, signatures
-from tiny_llm_kit.model.checkpoint import Checkpoint
+from tiny_llm_course.grading.small_models import random_checkpoint, random_weights, small_model
+from tiny_llm_course.recorded_operations import record
+from tiny_llm_course.see.week_2_day_1 import PROMPT, ConcatenatingCache, signatures
+from tiny_llm_engine.models.checkpoint import Checkpoint
 
 CASE = small_model(5, vocab_size=53, tie_word_embeddings=False, max_position_embeddings=512)
 LAYERS = CASE.config.num_hidden_layers

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from tiny_llm_kit.course.tree import reference_files
-from tiny_llm_kit.repo import SOURCES
+from tiny_llm_course.tree import reference_files
+from tiny_llm_engine.repo import SOURCES
 
 # Of the given code: hpu.py holds every call into Intel's plug-in; attention on a Gaudi and on a CPU is cut for the
 # kernels that there are, and MLX's in pages hands NumPy's buffers from kernel to kernel. Pages in eight bits have the
@@ -66,7 +66,10 @@ def public_interface(source: str) -> dict[str, list]:
 
 def files(port: str) -> dict[str, str]:
     """The files of a port, of the reference and of what is given."""
-    paths = [*reference_files(port), *(SOURCES / "tiny_llm_given" / port).glob("*.py")]
+    given = [
+        path for name in ("tiny_llm_engine", "tiny_llm_extensions") for path in (SOURCES / name).rglob("*.py")
+    ]
+    paths = [*reference_files(port), *(path for path in given if path.parent.name == port)]
     of_package = {f"{path.parent.parent.name}/{path.name}": path for path in paths}
     twins = {name: path for name, path in of_package.items() if path.stem not in WITHOUT_TWIN.split()}
     return {name: path.read_text(encoding="utf-8") for name, path in twins.items()}

@@ -17,12 +17,12 @@ from gguf import GGUFReader
 from benchmarks import baselines, throughput
 from benchmarks.baselines import BASELINES, hub_shape, module_of
 from benchmarks.own_process import OwnProcess
-from tiny_llm_kit.engine.backends import blas
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.loading import load_checkpoint, random_network
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
-from tiny_llm_kit.trace.workload import SHORT, RequestSpec, Workload
+from tiny_llm_course.trace.workload import SHORT, RequestSpec, Workload
+from tiny_llm_engine.backends import blas
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint, shape
+from tiny_llm_extensions.loading import load_checkpoint, random_network
+from tiny_llm_extensions.port import Port
 
 VOCABULARY = 50
 

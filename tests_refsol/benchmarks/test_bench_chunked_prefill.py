@@ -9,14 +9,14 @@ from benchmarks import chunked_prefill
 from benchmarks import throughput as command
 from benchmarks.chunked_prefill import POLICIES, SweepPlan, behind_a_long_one, measure
 from benchmarks.chunked_prefill_report import policy_targets, sweep_targets
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.solution import resolve_serving
-from tiny_llm_kit.trace import chunk_sweep
-from tiny_llm_kit.trace.chunk_sweep import ADAPTIVE, figures_of, sweep
-from tiny_llm_kit.trace.serve import Serving, serve
-from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
-from tiny_llm_kit.trace.workload import LONG, SHORT, Workload, mixed, prompt_of
-from tiny_llm_kit.trace.workload import decode_heavy as heavy
+from tiny_llm_course.trace import chunk_sweep
+from tiny_llm_course.trace.chunk_sweep import ADAPTIVE, figures_of, sweep
+from tiny_llm_course.trace.serve import Serving, serve
+from tiny_llm_course.trace.simulation.simulated_model import SimulatedModel
+from tiny_llm_course.trace.workload import LONG, SHORT, Workload, mixed, prompt_of
+from tiny_llm_course.trace.workload import decode_heavy as heavy
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.solution import resolve_serving
 
 NAMES = resolve_serving("ref")
 ENGINES = "Week 2, chunks", "Week 3, budget"

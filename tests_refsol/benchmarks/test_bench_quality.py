@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import quality
 from benchmarks.quality_report import may_be_a_default
-from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_extensions.llm import LLM
 from tiny_llm_ref import SamplingParams
 
 

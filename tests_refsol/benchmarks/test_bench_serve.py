@@ -23,10 +23,10 @@ from benchmarks.serving.capacity import RESOLUTION, capacity
 from benchmarks.serving.client import ENDPOINTS, Client, ServedRequest, api_url, is_loopback, served_model
 from benchmarks.serving.load import Load, Texts, figures, goodput_of, send
 from benchmarks.serving.processes import Place, Server, our_server, running
-from tiny_llm_kit.commands import serve
-from tiny_llm_kit.engine.arguments import engine_options
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.model.tokenizer import load_tokenizer
+from tiny_llm_course.commands import serve
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.models.tokenizer import load_tokenizer
+from tiny_llm_extensions.arguments import engine_options
 
 PIECE = 0.002  # seconds per piece of the stand-in server
 # How a stream may end that is no answer, by the name of the model.

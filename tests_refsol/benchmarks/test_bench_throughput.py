@@ -10,15 +10,15 @@ from benchmarks import throughput as command
 from benchmarks.engine_load import EngineLoad, latencies
 from benchmarks.engine_plan import VARIANTS
 from benchmarks.real_text import KINDS
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import random_network
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.weights.random_weights import shape
-from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.trace.serve import EndlessTokenizer
-from tiny_llm_kit.trace.trace import Lane, Trace
-from tiny_llm_kit.trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
+from tiny_llm_course.trace.serve import EndlessTokenizer
+from tiny_llm_course.trace.trace import Lane, Trace
+from tiny_llm_course.trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.models.weights.random_weights import shape
+from tiny_llm_engine.repo import ROOT
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.loading import random_network
+from tiny_llm_extensions.port import Port
 
 # The command of the chunked-prefill README, at a size that fits here.
 ORIGINAL = (

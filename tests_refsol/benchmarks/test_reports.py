@@ -16,7 +16,7 @@ from benchmarks import latency, reports, scheduler, throughput
 from benchmarks.command import progress_bar
 from benchmarks.latency_report import Roof, points, roof
 from book.tools import result_tables, screens
-from tiny_llm_kit.trace import provenance
+from tiny_llm_course.trace import provenance
 
 SEALED = dict(screens.sealed_results())
 

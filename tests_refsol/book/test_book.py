@@ -17,11 +17,11 @@ from book.tools.length import ALL, CEILING, check_length, words
 from book.tools.links import check_site
 from book.tools.minutes import TOTAL, check_minutes, parts_of
 from book.tools.words import Words, page_words
-from tiny_llm_kit.course.mdbook import find_mdbook
-from tiny_llm_kit.course.pages import pages_of, sittings_of, text_of
-from tiny_llm_kit.course.tree import PARTS, days, exercises_of_part
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.repo import BOOK, ROOT
+from tiny_llm_course.mdbook import find_mdbook
+from tiny_llm_course.pages import pages_of, sittings_of, text_of
+from tiny_llm_course.tree import PARTS, days, exercises_of_part
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.repo import BOOK, ROOT
 
 sys.path.insert(0, str(BOOK))  # the preprocessor is no package: any Python can run it
 import cpp_signatures
@@ -782,7 +782,7 @@ def station_texts(file: str) -> list[str]:
     """The texts of a file that the last chapter names, of each port that has one."""
     ports = [file.replace("backend/", f"{port}_backend/") for port in ("mlx", "torch")]
     names = ports if file.startswith("backend/") else [file]
-    rooms = ("tiny_llm_ref", "tiny_llm_kit")
+    rooms = ("tiny_llm_ref", "tiny_llm_server", "tiny_llm_extensions", "")
     found = [path for name in names for room in rooms if (path := SOURCES / room / name).exists()]
     assert len(found) == len(names), file
     return [path.read_text(encoding="utf-8") for path in found]

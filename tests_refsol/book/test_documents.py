@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_kit.repo import ROOT, SOURCES
+from tiny_llm_engine.repo import ROOT, SOURCES
 
 RESULTS = ROOT / "benchmark_results"
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), RESULTS / "README.md"]
@@ -45,10 +45,13 @@ def test_a_ratio_to_other_programs_is_that_to_the_fastest(page):
     assert "3.30 ×" in listed and set(ratios[0]) <= set(ratios[1])
 
 
-def test_the_table_of_features_names_files_that_are_there():
-    """Paths are those of the repository, or lie below `src` or the reference."""
-    table = (ROOT / "docs" / "feature-places.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`([\w/]+/[\w/]+\.py)`", table))
-    folders = (ROOT, SOURCES, SOURCES / "tiny_llm_ref")
+@pytest.mark.parametrize("page", ["docs/feature-places.md", "ARCHITECTURE.md"])
+def test_a_table_of_places_names_files_that_are_there(page):
+    """Paths are those of the repository, or end a path below `src`."""
+    named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text(encoding="utf-8")))
+    files = [f"/{path.relative_to(SOURCES).as_posix()}" for path in SOURCES.rglob("*.py")]
     assert len(named) > 5
-    assert [name for name in sorted(named) if not any((folder / name).exists() for folder in folders)] == []
+    there = {
+        name for name in named if any(file.endswith(f"/{name}") for file in files) or (ROOT / name).exists()
+    }
+    assert named - there == set()

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from book.tools import roofline_widget, screen_files
-from tiny_llm_kit.course.see.week_4_day_2 import expected_experts
+from tiny_llm_course.see.week_4_day_2 import expected_experts
 
 TABLE = json.loads(roofline_widget.table())
 PLACE = r'<div class="chunk-widget roofline-widget"([^>]*)>'

@@ -11,16 +11,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from book.tools import screen_files, screens, step_cost, widget
-from tiny_llm_common.events import Event
-from tiny_llm_common.sampling import SamplingParams
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.trace import provenance
-from tiny_llm_kit.trace.serve import EndlessTokenizer
-from tiny_llm_kit.trace.simulation import cost_fit
-from tiny_llm_kit.trace.simulation.cost_fit import sealed
-from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
-from tiny_llm_kit.trace.simulation.step_cost import AdditiveCost, Line
+from tiny_llm_course.trace import provenance
+from tiny_llm_course.trace.serve import EndlessTokenizer
+from tiny_llm_course.trace.simulation import cost_fit
+from tiny_llm_course.trace.simulation.cost_fit import sealed
+from tiny_llm_course.trace.simulation.simulated_model import SimulatedModel
+from tiny_llm_course.trace.simulation.step_cost import AdditiveCost, Line
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.events import Event
+from tiny_llm_engine.sampling import SamplingParams
+from tiny_llm_extensions.port import Port
 from tiny_llm_ref.serving.chunked_prefill.chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
 from tiny_llm_ref.serving.chunked_prefill.chunked_prefill_scheduler import ChunkedPrefillScheduler
 from tiny_llm_ref.serving.chunked_prefill.request import Request

@@ -14,15 +14,15 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-import tiny_llm_kit
-from tiny_llm_kit.commands import batch_main as command
-from tiny_llm_kit.commands import main as single
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.repo import MODELS
-from tiny_llm_kit.trace.batch.view import SlotBoard
-from tiny_llm_kit.trace.live import LiveTable, Tail
-from tiny_llm_kit.trace.prompts import QUESTIONS, read_prompts
-from tiny_llm_kit.trace.text import counted, harmless, one_line, shortened
+import tiny_llm_course
+from tiny_llm_course.commands import batch_main as command
+from tiny_llm_course.commands import main as single
+from tiny_llm_course.trace.batch.view import SlotBoard
+from tiny_llm_course.trace.live import LiveTable, Tail
+from tiny_llm_course.trace.prompts import QUESTIONS, read_prompts
+from tiny_llm_course.trace.text import counted, harmless, one_line, shortened
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.repo import MODELS
 
 PORT = installed_backends()[-1]
 # Where it is about a process: the port whose library starts faster.
@@ -36,7 +36,7 @@ SUMMARY = re.compile(
 )
 
 
-LINE = ["-m", "tiny_llm_kit.commands.batch_main", "--device", "cpu", "--backend", QUICK]
+LINE = ["-m", "tiny_llm_course.commands.batch_main", "--device", "cpu", "--backend", QUICK]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -446,16 +446,16 @@ def test_load_refuses_what_cannot_be_served():
         with pytest.raises(
             ValueError, match=f"loader '{wrong}': a runner needs an engine with caches: week2"
         ):
-            tiny_llm_kit.load(loader=wrong)
+            tiny_llm_course.load(loader=wrong)
     with pytest.raises(ValueError, match="no such folder"):
-        tiny_llm_kit.load("no-such-model", backend=PORT, device="cpu")
+        tiny_llm_course.load("no-such-model", backend=PORT, device="cpu")
     with pytest.raises(AttributeError, match="no attribute 'lode'"):
-        tiny_llm_kit.lode  # noqa: B018
+        tiny_llm_course.lode  # noqa: B018
 
 
 def test_kit_itself_is_imported_without_its_dependencies():
     """`doctor` starts where nothing is installed yet."""
-    program = "import sys, tiny_llm_kit; print(sorted({'numpy', 'tokenizers', 'rich'} & set(sys.modules)))"
+    program = "import sys, tiny_llm_course; print(sorted({'numpy', 'tokenizers', 'rich'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
 

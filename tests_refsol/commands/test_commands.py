@@ -15,14 +15,14 @@ import pytest
 from authors import test_all
 from book.tools import book
 from models.eval import eval_tiny_model
-from tiny_llm_kit import commands, terminal
-from tiny_llm_kit.commands import see
-from tiny_llm_kit.course import mdbook
-from tiny_llm_kit.course.address import Day, Task, parse_day, parse_task
-from tiny_llm_kit.course.tree import day_tests, days
-from tiny_llm_kit.engine.arguments import whole_number
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.repo import ROOT, command_modules
+from tiny_llm_course import commands, mdbook
+from tiny_llm_course.address import Day, Task, parse_day, parse_task
+from tiny_llm_course.commands import see
+from tiny_llm_course.tree import day_tests, days
+from tiny_llm_engine import terminal
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.repo import ROOT, command_modules
+from tiny_llm_extensions.arguments import whole_number
 
 
 @pytest.fixture

@@ -11,17 +11,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from tiny_llm_kit.commands import main as command
-from tiny_llm_kit.course import capabilities
-from tiny_llm_kit.course.address import Task
-from tiny_llm_kit.course.learner import State
-from tiny_llm_kit.engine import loading
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.chat import Conversation, MessageTooLong
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.model.tokenizer import load_tokenizer
-from tiny_llm_kit.repo import MODELS
-from tiny_llm_kit.terminal import Meter, TerminalSession
+from tiny_llm_course import capabilities
+from tiny_llm_course.address import Task
+from tiny_llm_course.chat import Conversation, MessageTooLong
+from tiny_llm_course.commands import main as command
+from tiny_llm_course.learner import State
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.models.tokenizer import load_tokenizer
+from tiny_llm_engine.repo import MODELS
+from tiny_llm_engine.terminal import Meter, TerminalSession
+from tiny_llm_extensions import loading
+from tiny_llm_extensions.port import Port
 
 SENTENCE = re.compile(r"Chunked prefill [a-z].*\.")
 FIGURES = re.compile(r"\d+ tokens · TTFT \d+ ms · \d+\.\d tokens/s · (mlx|torch) · \w+")
@@ -34,7 +34,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 def start(*arguments: str, **environment: str) -> subprocess.Popen:
     """`pdm run main --solution ref ARGUMENTS` in a process of its own."""
-    line = [sys.executable, "-m", "tiny_llm_kit.commands.main", "--solution", "ref", *arguments]
+    line = [sys.executable, "-m", "tiny_llm_course.commands.main", "--solution", "ref", *arguments]
     env = os.environ | {"PYTHONIOENCODING": "utf-8"} | OFFLINE | environment
     pipe = subprocess.PIPE
     # A shell that runs this in the background hands down an ignored SIGINT; a person's terminal does not.
@@ -373,7 +373,9 @@ def test_only_week_3_compiles(ask):
 
 
 def test_week_3_is_told_whether_to_compile(ask, monkeypatch):
-    monkeypatch.setattr(f"tiny_llm_given.{PORT}.graphs.cannot_compile", lambda device: "no compiler here")
+    monkeypatch.setattr(
+        f"tiny_llm_extensions.graphs.{PORT}.graphs.cannot_compile", lambda device: "no compiler here"
+    )
     code, _, errors = ask("--loader", "week3", "--device", "cpu", "--no-enforce-eager")
     assert code == 2 and errors.startswith("enforce_eager=False: no compiler here")
     assert ask("--loader", "week3", "--device", "cpu", "--max-tokens", "1")[0] == 0

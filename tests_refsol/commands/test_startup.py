@@ -8,17 +8,16 @@ import sys
 
 import pytest
 
-import tiny_llm_kit
-from tiny_llm_kit.repo import ROOT, command_modules
+import tiny_llm_engine
+from tiny_llm_engine.repo import ROOT, command_modules
 
-# What a start may import beside Python's own: libraries, and rooms of the kit. The rest is for a model, or for another
-# command.
-KIT = {f"tiny_llm_kit.{name}" for name in ("commands", "course", "engine", "model", "repo", "solution_types")}
-KIT |= {"tiny_llm_kit", "tiny_llm_kit.terminal", "tiny_llm_kit.torch_build", "tiny_llm_given"}
+# What a start may import beside Python's own: libraries, and packages of the course. The rest is for a model, or for
+# another command.
+GIVEN = {"tiny_llm_engine", "tiny_llm_extensions", "tiny_llm_course", "tiny_llm_course.commands"}
 MAY_IMPORT = {
-    "main --help": KIT,
-    "doctor --help": KIT | {"tiny_llm_kit.trace"},
-    "course status": KIT | {"authors", "rich", "tiny_llm_kit.trace"},
+    "main --help": GIVEN,
+    "doctor --help": GIVEN | {"tiny_llm_course.trace"},
+    "course status": GIVEN | {"authors", "rich", "tiny_llm_course.trace"},
 }
 # Of the libraries and of Python itself, what takes long to import and is not used here.
 SLOW = {"asyncio", "multiprocessing", "rich.live", "rich.markdown", "rich.progress", "ssl", "unittest"}
@@ -49,8 +48,10 @@ def start(request) -> tuple[str, set[str], list[int]]:
 
 
 def room_of(module: str) -> str:
-    """A library's name, or that of a room of the kit."""
-    return ".".join(module.split(".")[: 1 + module.startswith("tiny_llm_kit.")])
+    """A library's name; of the course also its two rooms that not everybody needs."""
+    package, *inner = module.split(".")
+    rooms = {"commands", "trace"} if package == "tiny_llm_course" else set()
+    return ".".join([package, *rooms.intersection(inner[:1])])
 
 
 def test_a_start_imports_what_it_uses(start):
@@ -76,8 +77,8 @@ QUIET = [("OMP_WAIT_POLICY", "PASSIVE"), ("GOMP_SPINCOUNT", "1000"), ("OPENBLAS_
 def test_waiting_threads_sleep_unless_the_user_says_otherwise(monkeypatch, name, value):
     """Two commands at once took 20 times as long as one while their threads spun."""
     monkeypatch.delenv(name, raising=False)
-    importlib.reload(tiny_llm_kit)
+    importlib.reload(tiny_llm_engine)
     assert os.environ[name] == value
     monkeypatch.setenv(name, "mine")
-    importlib.reload(tiny_llm_kit)
+    importlib.reload(tiny_llm_engine)
     assert os.environ[name] == "mine"

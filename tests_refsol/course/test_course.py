@@ -5,9 +5,9 @@ import re
 import pytest
 
 from authors.stub_check import problems_of_stubs
-from tiny_llm_kit.course.address import Day, Task, parse_task
-from tiny_llm_kit.course.pages import hints, pages_of, sittings_of, tasks_on
-from tiny_llm_kit.course.tree import PARTS, day_tests, days, exercises_of_part, tasks
+from tiny_llm_course.address import Day, Task, parse_task
+from tiny_llm_course.pages import hints, pages_of, sittings_of, tasks_on
+from tiny_llm_course.tree import PARTS, day_tests, days, exercises_of_part, tasks
 
 
 def text_of_tests(day) -> str:

@@ -3,10 +3,10 @@
 import pytest
 
 from authors.cpp_leaks import cpp_leaks
-from tiny_llm_kit.course.address import Task, task_of_label
-from tiny_llm_kit.course.cpp_exercises import find_exercises, functions_of, span_of
-from tiny_llm_kit.course.cut import cut, fill, is_blank
-from tiny_llm_kit.course.exercises import MarkerError
+from tiny_llm_course.address import Task, task_of_label
+from tiny_llm_course.cpp_exercises import find_exercises, functions_of, span_of
+from tiny_llm_course.cut import cut, fill, is_blank
+from tiny_llm_course.exercises import MarkerError
 
 FILE = "native/products.cpp"
 SOURCE = """\

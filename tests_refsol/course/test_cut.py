@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from authors.leaks import leaks
-from tiny_llm_kit.course.cut import cut, fill, is_blank
-from tiny_llm_kit.course.exercises import MarkerError, find_exercises
+from tiny_llm_course.cut import cut, fill, is_blank
+from tiny_llm_course.exercises import MarkerError, find_exercises
 
 FILE = "file.py"
 SOURCE = '''\

@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from tiny_llm_kit.commands import doctor
-from tiny_llm_kit.course import capabilities
-from tiny_llm_kit.course.doctor import authors_tools, checks
-from tiny_llm_kit.course.doctor.checks import Check
-from tiny_llm_kit.engine.backends import blas
-from tiny_llm_kit.torch_build import Facts
+from tiny_llm_course import capabilities
+from tiny_llm_course.commands import doctor
+from tiny_llm_course.doctor import authors_tools, checks
+from tiny_llm_course.doctor.checks import Check
+from tiny_llm_engine.backends import blas
+from tiny_llm_engine.torch_build import Facts
 
 LINUX = Facts(pinned="2.13.0", installed="2.13.0+cpu")
 GAUDI = Facts(pinned="2.13.0", installed="2.11.0+git1", habana="1.24.1", gaudi=True)

@@ -4,13 +4,13 @@ import os
 import subprocess
 import sys
 
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.repo import ROOT, SOURCES
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.repo import ROOT, SOURCES
 
 
 def run_doctor(*python: str, **environment: str) -> subprocess.CompletedProcess:
     env = os.environ | {"PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"} | environment
-    command = [sys.executable, *python, "-m", "tiny_llm_kit.commands.doctor"]
+    command = [sys.executable, *python, "-m", "tiny_llm_course.commands.doctor"]
     return subprocess.run(command, env=env, capture_output=True, text=True)
 
 

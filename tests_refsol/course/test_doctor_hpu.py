@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch  # noqa: F401 (the port that these tests need)
 
-from tiny_llm_kit.commands import doctor
-from tiny_llm_kit.course.doctor import hpu_checklist as checklist
-from tiny_llm_kit.course.doctor import hpu_run
-from tiny_llm_kit.repo import ROOT, SOURCES
+from tiny_llm_course.commands import doctor
+from tiny_llm_course.doctor import hpu_checklist as checklist
+from tiny_llm_course.doctor import hpu_run
+from tiny_llm_engine.repo import ROOT, SOURCES
 
 PATHS = os.pathsep.join([str(ROOT / "tests_refsol" / "imitation_gaudi"), str(SOURCES)])
 
@@ -164,7 +164,7 @@ def test_a_whole_run_in_eager_mode(monkeypatch, tmp_path, capsys, kept):
 def test_a_device_that_does_everything_wrong_in_lazy_mode(forks, kept):
     """Every call compiles, RMSNorm falls back, RoPE turns the other way, and torch was there first."""
     settings = {"PT_HPU_LAZY_MODE": "1", "IMITATION_GAUDI": "fork,recompiles,fallback,wrong-rope"}
-    done = forks.run("tiny_llm_kit.course.doctor.hpu_run", PYTHONPATH=PATHS, XDG_CACHE_HOME=kept, **settings)
+    done = forks.run("tiny_llm_course.doctor.hpu_run", PYTHONPATH=PATHS, XDG_CACHE_HOME=kept, **settings)
     parts = [json.loads(line) for line in done.stdout.splitlines()]
     report = {**GOOD, "parts": {part.pop("part"): part for part in parts}}
     found = {one.name: one.detail for one in checklist.judge(report) if one.status == "missing"}

@@ -23,21 +23,21 @@ from support.close import assert_close
 from support.fake_model import ByteTokenizer
 from support.steps import steps_of
 from tests_refsol.order import FIRST
-from tiny_llm_kit.course import tree
-from tiny_llm_kit.course.address import Day, Task
-from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
-from tiny_llm_kit.course.grading import plugin
-from tiny_llm_kit.course.grading.ideas import FORGOTTEN, LENGTHS
-from tiny_llm_kit.course.pages import sittings_of
-from tiny_llm_kit.course.see import week_2_day_7
-from tiny_llm_kit.course.tree import REFERENCE, parts_of, reference_files
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.solution import resolve_serving
-from tiny_llm_kit.model.smollm2 import GGUF, smollm2_path
-from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.trace.timeline.comparison import Comparison
-from tiny_llm_kit.trace.workload import among_decodes
+from tiny_llm_course import tree
+from tiny_llm_course.address import Day, Task
+from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
+from tiny_llm_course.grading import plugin
+from tiny_llm_course.grading.ideas import FORGOTTEN, LENGTHS
+from tiny_llm_course.pages import sittings_of
+from tiny_llm_course.see import week_2_day_7
+from tiny_llm_course.trace.timeline.comparison import Comparison
+from tiny_llm_course.trace.workload import among_decodes
+from tiny_llm_course.tree import REFERENCE, parts_of, reference_files
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.models.smollm2 import GGUF, smollm2_path
+from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_extensions.port import Port
 
 PORT = installed_backends()[0]
 
@@ -50,7 +50,7 @@ def grading(tmp_path):
         (tmp_path / "test_it.py").write_text("import pytest\n" + test, encoding="utf-8")
         # hypothesis has been imported before this pytest could prepare it.
         quiet = ["-q", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        return ["-p", "tiny_llm_kit.course.grading.plugin", *quiet, str(tmp_path / "test_it.py"), *more]
+        return ["-p", "tiny_llm_course.grading.plugin", *quiet, str(tmp_path / "test_it.py"), *more]
 
     return arguments
 
@@ -201,7 +201,7 @@ def test_what_an_error_often_means_is_said(grade):
     """A forgotten return on every port, and results that are too many."""
     lines = [*WITHOUT_A_RETURN, "list(zip([1], [1, 2], strict=True))"]
     tests = [f"def test_{number}():\n    {line}\n" for number, line in enumerate(lines)]
-    said = grade("\n".join(["from tiny_llm_kit.engine.port import Port", *tests])).stdout
+    said = grade("\n".join(["from tiny_llm_extensions.port import Port", *tests])).stdout
     assert said.count(FORGOTTEN) == len(WITHOUT_A_RETURN) and said.count(LENGTHS) == 1, said
 
 

@@ -1,7 +1,6 @@
-"""Who may import whom (design: the solution never imports kit's commands, kit never a solution, and so on)."""
+"""Who may import whom: packages one way, no package a solution, a solution its own array library alone, and so on."""
 
 import ast
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from authors.overlay import statements
-from tiny_llm_kit.commands import main as command
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.repo import BACKENDS, ROOT, SOURCES
+from tiny_llm_course.commands import main as command
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.repo import BACKENDS, ROOT, SOURCES
 
 ARRAYS = {"mlx", "torch"}
-# The only kit files that may import an array library.
+# The only files beside those in folders of a port that may import an array library.
 WITH_ARRAYS = {
     "backend_mlx.py": {"mlx"},
     "backend_torch.py": {"torch"},
@@ -28,9 +27,10 @@ WITH_ARRAYS = {
     "recorded_operations.py": {"torch"},
     "mlx_lm_baseline.py": {"mlx"},
 }
-COMMON = "tiny_llm_common"  # records and protocols that solutions and kit share
-GIVEN = "tiny_llm_given"  # what both solutions use and nobody fills in
-SOLUTION_TYPES = SOURCES / "tiny_llm_kit" / "solution_types.py"
+# What nobody fills in. Each package imports only those before it.
+PACKAGES = ("tiny_llm_engine", "tiny_llm_extensions", "tiny_llm_server", "tiny_llm_course")
+ENGINE = SOURCES / "tiny_llm_engine"
+SOLUTION_TYPES = ENGINE / "solution_types.py"
 
 
 @cache
@@ -66,13 +66,19 @@ def name(path) -> str:
     return str(path.relative_to(SOURCES))
 
 
-def test_kit_imports_no_solution_and_arrays_only_in_its_backends():
+def given_files():
+    return [path for package in PACKAGES for path in python_files(package)]
+
+
+def test_what_is_given_imports_no_solution_and_arrays_only_where_it_says_so():
     """One file names the reference, for the type checker: a learner's package is known by the same types."""
-    for path in python_files("tiny_llm_kit"):
+    for path in given_files():
         source = path.read_text(encoding="utf-8")
         found = imports_of(without_type_checking(source) if path == SOLUTION_TYPES else source)
         assert not found & {"tiny_llm", "tiny_llm_ref"}, name(path)
-        assert found & ARRAYS <= WITH_ARRAYS.get(path.name, set()), name(path)
+        of_folder = ARRAYS.intersection(path.parts) | ({"torch"} if "gaudi" in path.parts else set())
+        assert found & ARRAYS <= of_folder | WITH_ARRAYS.get(path.name, set()), name(path)
+        assert "habana_frameworks" not in found or path.name.startswith("hpu"), name(path)
 
 
 OF_PART = {"mlx_backend": {"mlx"}, "torch_backend": {"torch"}}
@@ -81,64 +87,39 @@ OF_PART = {"mlx_backend": {"mlx"}, "torch_backend": {"torch"}}
 def test_a_solution_imports_its_own_array_library_alone():
     for path in [*python_files("tiny_llm"), *python_files("tiny_llm_ref")]:
         found = imports(path)
-        outside = (
-            found - set(sys.stdlib_module_names) - OF_PART.get(path.parent.name, set()) - {COMMON, GIVEN}
-        )
-        if path.parent.parent == SOURCES and path.name == "__init__.py":
-            outside -= {"tiny_llm_kit"}  # see the next test
+        own = OF_PART.get(path.parent.name, set()) | {"tiny_llm_engine", "tiny_llm_extensions"}
+        outside = found - set(sys.stdlib_module_names) - own
         assert not outside, f"{name(path)} imports {outside}"
 
 
-def test_what_all_share_imports_the_standard_library_alone():
-    for path in python_files(COMMON):
-        assert imports(path) <= set(sys.stdlib_module_names), name(path)
-
-
-OF_GIVEN = {
-    "mlx": {"mlx"},
-    "torch": {"torch", "habana_frameworks"},
-    "native": {"numpy"},
-    "user_cache.py": {"platformdirs"},
-}
-
-
-def test_what_is_given_imports_no_solution_and_the_array_library_of_its_folder_alone():
-    """It stands below the solutions, and gets their parts as arguments."""
-    for path in python_files(GIVEN):
-        room = path.relative_to(SOURCES / GIVEN).parts[0]
-        allowed = {COMMON, GIVEN, *OF_GIVEN.get(room, set())}
-        found = imports(path)
-        assert found - set(sys.stdlib_module_names) <= allowed, name(path)
-        assert "habana_frameworks" not in found or path.name == "hpu.py"
-
-
 @pytest.mark.parametrize("package", ["tiny_llm", "tiny_llm_ref"])
-def test_a_package_imports_the_kit_only_for_the_engine_that_is_asked_for(package):
-    """Inside `__getattr__`, and nothing of kit is loaded with a port or with the policy."""
+def test_a_package_imports_nothing_before_it_is_asked(package):
+    """The policy loads no array library, no server and no part of the course."""
     tree = ast.parse((SOURCES / package / "__init__.py").read_text(encoding="utf-8"))
     assert not [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    program = (
-        f"import sys, {package}.serving; print([m for m in sys.modules if m.startswith('tiny_llm_kit')])"
-    )
+    heavy = ("mlx", "torch", "numpy", "tiny_llm_server", "tiny_llm_course")
+    program = f"import sys, {package}.serving; print([m for m in sys.modules if m.startswith({heavy!r})])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
 
 
 @pytest.mark.parametrize("port", installed_backends())
-def test_each_port_works_with_the_other_library_blocked(port):
-    """The import system refuses the other array library, and the whole port still loads."""
+def test_each_port_answers_with_the_other_library_the_server_and_the_course_blocked(port):
+    """The import system refuses them, and the whole port loads, and `LLM` answers."""
     other = "torch" if port == "mlx" else "mlx"
     program = f"""import sys
-sys.modules[{other!r}] = None
-from tiny_llm_kit.engine.port import Port
-b = Port("tiny_llm_ref", {port!r}, "cpu")
-print(b.numpy(b.softmax(b.array([[0.0, 0.0]]), -1)))
+for blocked in ({other!r}, "tiny_llm_server", "tiny_llm_course", "tiny_llm_lab"):
+    sys.modules[blocked] = None
+from tiny_llm_ref import LLM, SamplingParams
+ids = {{"prompt_token_ids": [5, 6, 7]}}
+with LLM("tiny-qwen3", backend={port!r}, device="cpu", num_blocks=4, cpu_products="usual") as llm:
+    print(len(llm.generate(ids, SamplingParams(max_tokens=3, ignore_eos=True))[0].outputs[0].token_ids))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.strip() == "[[0.5 0.5]]", done.stderr
+    assert done.stdout.strip() == "3", done.stderr
 
 
-def test_no_file_outside_kit_asks_which_backend_it_is():
+def test_no_solution_and_no_test_asks_which_backend_it_is():
     for path in [*python_files("tiny_llm_ref"), *SOURCES.parent.joinpath("tests").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Compare):
@@ -149,31 +130,31 @@ def test_no_file_outside_kit_asks_which_backend_it_is():
 
 def test_text_files_are_read_and_written_in_utf_8():
     """Windows reads files in its own encoding unless told otherwise, and our texts have letters beyond ASCII."""
-    for path in python_files("tiny_llm_kit"):
+    for path in given_files():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and _called(node) in ("read_text", "write_text"):
                 assert "encoding" in {k.arg for k in node.keywords}, f"{name(path)}:{node.lineno}"
 
 
-def test_a_name_of_a_class_means_one_thing_in_the_kit():
-    """A name that two classes share makes the reader ask which one it is."""
+# Protocols beside the classes that they describe; and three names of two things.
+TWICE = {"Tokenizer", "Checkpoint", "RopeScaling", "EngineRequest", "Limits", "Engine", "Place"}
+
+
+def test_a_name_of_a_class_means_one_thing():
+    """A name that two classes share makes the reader ask which one it is. The two ports share theirs."""
     found: dict[str, list[str]] = {}
-    for path in python_files("tiny_llm_kit"):
+    for path in (path for path in given_files() if "mlx" not in path.parts):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(name(path))
     assert len(found) > 80
-    assert {key: files for key, files in found.items() if len(files) > 1} == {}
+    assert {key for key, files in found.items() if len(files) > 1} == TWICE
 
 
-# ---- the rooms of kit
+# ---- packages one way
 
-KIT = SOURCES / "tiny_llm_kit"
-# Each imports only those before it.
-ROOMS = ("model", "engine", "trace", "server", "course", "commands")
-OUTSIDE = {"__init__", "repo", "solution_types", "terminal", "torch_build"}
-# Each of these imports the kit and those before it; the kit imports none of them.
-AFTER_KIT = {
+# Each of these imports the packages above and those before it; those import none of them.
+AFTER = {
     "tiny_llm_lab": SOURCES / "tiny_llm_lab",
     **{name: ROOT / name for name in ("benchmarks", "authors", "models")},
     "book": ROOT / "book" / "tools",
@@ -184,116 +165,87 @@ OPTIMIZED = 1  # the flag of a function's code, which those of modules and class
 BY_NAME = {"import_module", "__import__", "find_spec"}
 
 
-def kit_imports(
-    source: str, place: tuple[str, ...], is_package: bool = False
-) -> Iterator[tuple[tuple, ast.AST]]:
-    """Every part of kit that a file imports, as names below `tiny_llm_kit`, and where it stands.
+def modules_of(source: str, package: tuple[str, ...]) -> Iterator[str]:
+    """Every module that a file imports, at any place and also by name, with its whole name.
 
     Args:
-        place: the file, as names below `tiny_llm_kit`.
+        package: the file's.
     """
-    here = place if is_package else place[:-1]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
-            module = tuple(node.module.split(".")) if node.module else ()
-            if node.level:
-                module = ("tiny_llm_kit", *here[: len(here) - node.level + 1], *module)
-            found = [(*module, alias.name) for alias in node.names]
+            start = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*start, *filter(None, [node.module])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
-            found = [tuple(alias.name.split(".")) for alias in node.names]
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.Call) and _called(node) in BY_NAME and node.args:
             text = next((n.value for n in ast.walk(node.args[0]) if isinstance(n, ast.Constant)), "")
-            above = len(text) - len(text.lstrip("."))
-            prefix = ("tiny_llm_kit", *here[: len(here) - above + 1]) if above else ()
-            found = [(*prefix, *filter(None, text.split(".")))]
-        else:
-            continue
-        yield from ((names[1:], node) for names in found if names[:1] == ("tiny_llm_kit",))
+            above = len(str(text)) - len(str(text).lstrip("."))
+            yield ".".join([*package[: len(package) - above + 1], str(text)[above:]]) if above else str(text)
 
 
 def _called(node: ast.Call) -> str:
     return getattr(node.func, "id", getattr(node.func, "attr", ""))
 
 
-def against_the_rooms(source: str, place: tuple[str, ...]) -> list[str]:
-    """What a file imports and may not."""
-    room, found = place[0], []
-    for names, node in kit_imports(source, place):
-        other = names[0] if names else ""
-        if other not in ROOMS:
-            continue
-        if room not in ROOMS:
-            # Its package alone reaches a room, when a name of it is asked for.
-            allowed = place == ("__init__",) and node.col_offset > 0
-        elif room == other == "commands":
-            allowed = names[:2] == place[:2]
-        else:
-            allowed = ROOMS.index(other) <= ROOMS.index(room)
-        if not allowed:
-            found.append(f"{'/'.join(place)}.py, line {node.lineno}, imports {'.'.join(names)}")
-    return found
+def imports_up(source: str, package: tuple[str, ...]) -> list[str]:
+    """What a file imports of packages after its own."""
+    later = PACKAGES[PACKAGES.index(package[0]) + 1 :]
+    return [module for module in modules_of(source, package) if module.split(".")[0] in later]
 
 
-def test_the_kit_does_without_what_is_made_of_it():
-    for path in KIT.rglob("*.py"):
-        assert not imports(path) & {*AFTER_KIT}, name(path)
-
-
-@pytest.mark.parametrize("package", AFTER_KIT)
-def test_what_is_made_of_the_kit_has_an_order(package):
-    """The lab is for benchmarks, both are for the book; what tests share is for tests alone."""
-    later = [*AFTER_KIT][[*AFTER_KIT].index(package) + 1 :]
-    files = sorted(AFTER_KIT[package].rglob("*.py"))
-    assert files
-    for path in files:
-        assert not imports(path) & {*later}, path.relative_to(ROOT)
-
-
-def place_of(path: Path) -> tuple[str, ...]:
-    return path.relative_to(KIT).with_suffix("").parts
-
-
-def test_kit_stands_in_its_rooms():
-    assert {place_of(path)[0] for path in KIT.rglob("*.py")} <= {*ROOMS, *OUTSIDE}
-    texts = {path: path.read_text(encoding="utf-8") for path in KIT.rglob("*.py")}
-    found = [line for path, text in texts.items() for line in against_the_rooms(text, place_of(path))]
-    assert not found, "\n".join(found)
+def test_packages_import_one_way():
+    """The engine nothing that extends it, extensions nothing of the server, and nobody the course."""
+    found = set()
+    for path in given_files():
+        package = path.relative_to(SOURCES).parent.parts
+        source = without_type_checking(path.read_text(encoding="utf-8"))
+        found |= {(name(path), ".".join(up.split(".")[:2])) for up in imports_up(source, package)}
+    assert not found
 
 
 UP = [
-    ("model/hub", "from ..engine.port import Port"),
-    ("model/hub", "def f():\n    from ..course import tree"),
-    ("engine/port", "from .. import trace"),
-    ("engine/port", "import tiny_llm_kit.course.tree"),
-    ("trace/serve", "from tiny_llm_kit.course.capabilities import load"),
-    ("trace/demo/runs", "from ...commands import main"),
-    ("trace/serve", "import importlib\nimportlib.import_module('tiny_llm_kit.course.tree')"),
-    ("trace/serve", "__import__('tiny_llm_kit.commands.main')"),
-    ("trace/demo/runs", "import_module('...course.tree', __package__)"),
-    ("course/see", "find_spec(f'tiny_llm_kit.commands.{name}')"),
-    ("commands/demo", "from .main import answer"),
-    ("commands/demo", "from ..commands import main"),
-    ("repo", "from .model import hub"),
-    ("terminal", "def f():\n    from .engine.port import Port"),
-    ("__init__", "from .course.capabilities import load"),
+    ("tiny_llm_engine.models", "from tiny_llm_course import tree"),
+    ("tiny_llm_engine", "def f():\n    from tiny_llm_extensions.drafts import drafting"),
+    ("tiny_llm_extensions.drafts", "import tiny_llm_server.server"),
+    ("tiny_llm_server", "import importlib\nimportlib.import_module('tiny_llm_course.tree')"),
+    ("tiny_llm_engine", "__import__('tiny_llm_course.commands.main')"),
+    ("tiny_llm_server", "find_spec(f'tiny_llm_course.commands.{name}')"),
 ]
 
 
-@pytest.mark.parametrize(("place", "source"), UP)
-def test_an_import_up_or_across_is_found(place, source):
-    assert against_the_rooms(source, tuple(place.split("/")))
+@pytest.mark.parametrize(("package", "source"), UP)
+def test_an_import_up_is_found(package, source):
+    assert imports_up(source, tuple(package.split(".")))
 
 
 DOWN = [
-    ("commands/demo", "from ..trace.serve import serve\nfrom ..repo import ROOT"),
-    ("trace/demo/runs", "from ...engine.port import Port\nfrom ..serve import serve\nimport json"),
-    ("__init__", "def __getattr__(name):\n    from .course.capabilities import load"),
+    ("tiny_llm_course.commands", "from ..trace.serve import serve\nfrom tiny_llm_engine.repo import ROOT"),
+    (
+        "tiny_llm_extensions.drafts",
+        "from .drafted import Drafted\nimport tiny_llm_engine.events\nimport json",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("place", "source"), DOWN)
-def test_an_import_down_is_none_of_them(place, source):
-    assert not against_the_rooms(source, tuple(place.split("/")))
+@pytest.mark.parametrize(("package", "source"), DOWN)
+def test_an_import_down_is_none_of_them(package, source):
+    assert not imports_up(source, tuple(package.split(".")))
+
+
+def test_what_is_given_does_without_what_is_made_of_it():
+    for path in given_files():
+        assert not imports(path) & {*AFTER}, name(path)
+
+
+@pytest.mark.parametrize("package", AFTER)
+def test_what_is_made_of_it_has_an_order(package):
+    """The lab is for benchmarks, both are for the book; what tests share is for tests alone."""
+    later = [*AFTER][[*AFTER].index(package) + 1 :]
+    files = sorted(AFTER[package].rglob("*.py"))
+    assert files
+    for path in files:
+        assert not imports(path) & {*later}, path.relative_to(ROOT)
 
 
 def test_only_what_no_python_runs_is_left_out():
@@ -301,53 +253,14 @@ def test_only_what_no_python_runs_is_left_out():
     assert imports_of(without_type_checking(source)) == {"tiny_llm", "torch"}
 
 
-# What these folders of `engine/` may import of it.
-FLOORS = {
-    "backends": {"backend", "backends", "samples"},
-    "weights": {"backend", "backends", "machine", "weights"},
-}
-
-
-def test_the_engine_has_floors():
-    """Array functions know no weights, and what reads weights knows no port."""
-    for path in (KIT / "engine").rglob("*.py"):
-        place = place_of(path)
-        for names, _ in kit_imports(path.read_text(encoding="utf-8"), place):
-            if names[0] == "engine" and len(names) > 1:
-                assert names[1] in FLOORS.get(place[1], {names[1]}), f"{name(path)} imports {names[1]}"
-
-
-# What every answer runs through, and what is put on it from outside.
-SPINE = {
-    "tiny_llm_given/serving": ("hooks", "admission", "step_loop"),
-    "tiny_llm_kit/engine": ("llm_engine", "engine_request", "outputs", "packed_runner"),
-}
-EXTENSIONS = """
-drafted drafting proposals speculation moves returns cold_store block_folder in_flight pipeline ahead
-async_runner pipelined_runner prompt_rules padded_steps step_shapes parallel grammar profiling policies
-backfill slack_plans graphs native hpu quantized_pages open_engine planning server commands course trace
-"""
-
-
-@pytest.mark.parametrize(
-    "path", [KIT.parent / room / f"{file}.py" for room in SPINE for file in SPINE[room]], ids=name
-)
-def test_the_spine_imports_nothing_that_extends_it(path):
-    source = without_type_checking(path.read_text(encoding="utf-8"))
-    modules = re.findall(r"^\s*(?:from|import) ([\w.]+)", source, re.MULTILINE)
-    extensions = set(EXTENSIONS.split()).intersection(
-        part for module in modules for part in module.split(".")
-    )
-    assert not extensions, f"{name(path)} imports {extensions}"
-
-
-@pytest.mark.parametrize("room", ["engine", "trace", "server", "course"])
-def test_no_two_files_of_a_room_import_each_other(room):
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_two_files_of_a_package_import_each_other(package):
     """Neither directly nor through others, in functions and for type hints neither."""
     left = {}
-    for path in (KIT / room).rglob("*.py"):
-        found = {names for names, _ in kit_imports(path.read_text(encoding="utf-8"), place_of(path))}
-        left[place_of(path)] = found | {names[:-1] for names in found}
+    for path in (path for path in python_files(package) if "models" not in path.parts):
+        place = path.relative_to(SOURCES).with_suffix("").parts
+        found = set(modules_of(path.read_text(encoding="utf-8"), place[:-1]))
+        left[".".join(place)] = found | {module.rpartition(".")[0] for module in found}
     while ready := [place for place, needs in left.items() if not needs & left.keys()]:
         for place in ready:
             del left[place]
@@ -378,13 +291,13 @@ class UntilText:
 
 @pytest.mark.parametrize("port", installed_backends())
 def test_a_prompt_enters_few_files_and_is_encoded_once(port, monkeypatch, capsys):
-    """Files of kit that are called between `main` of the README and its first token, but for reading the model."""
+    """Files that are given and called between `main` of the README and its first token, but for reading the model."""
     called, encoded = set(), []
 
     def profile(frame, event: str, argument: object) -> None:
         if event == "call":
             called.add(frame.f_code)
-            if frame.f_code.co_name == "encode" and str(KIT) in frame.f_code.co_filename:
+            if frame.f_code.co_name == "encode" and str(ENGINE) in frame.f_code.co_filename:
                 encoded.append(Path(frame.f_code.co_filename).stem)
 
     monkeypatch.setattr(sys, "stdout", UntilText(sys.stdout))
@@ -395,10 +308,10 @@ def test_a_prompt_enters_few_files_and_is_encoded_once(port, monkeypatch, capsys
         sys.setprofile(None)
     # The bodies of modules and classes are run by imports.
     paths = {Path(code.co_filename) for code in called if code.co_flags & OPTIMIZED}
-    places = {place_of(path) for path in paths if KIT in path.parents}
-    entered = {"/".join(place) for place in places if place[0] != "model"}
-    assert {"commands/main", "engine/loading"} <= entered
-    assert len(entered) <= 11, "\n".join(sorted(entered))
+    given = [path for path in paths if path.is_relative_to(SOURCES) and name(path).startswith(PACKAGES)]
+    entered = {name(path) for path in given if ENGINE / "models" not in path.parents}
+    assert {"tiny_llm_course/commands/main.py", "tiny_llm_extensions/loading.py"} <= entered
+    assert len(entered) <= 21, "\n".join(sorted(entered))
     assert encoded == ["tokenization"]
 
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from tiny_llm_kit.course.see import week_4_day_1 as screen
+from tiny_llm_course.see import week_4_day_1 as screen
 
 SPEEDS = {str(rows): (4e10, 4e10 * rows) for rows in screen.ROWS}  # bf16 on a roof of 40 GB/s
 FOUND = {

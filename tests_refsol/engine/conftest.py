@@ -3,10 +3,10 @@
 import pytest
 
 from support.lockstep import LockstepGroup, LockstepRunner
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import Division, Loading, load_network
-from tiny_llm_kit.engine.port import Port
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.loading import Division, Loading, load_network
+from tiny_llm_extensions.port import Port
 
 
 @pytest.fixture(scope="module", params=installed_backends())

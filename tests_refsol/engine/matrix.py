@@ -21,17 +21,17 @@ from unittest.mock import patch
 
 from tests_refsol.long.engine_soak import ended, first_difference
 from tests_refsol.long.harness import margin
-from tiny_llm_common.moves import BlockCosts
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.engine_options import KV_CACHE_DTYPES, EngineLimits, EngineOptions
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.open_engine import NO_PROMPT_ROWS
-from tiny_llm_kit.engine.planning import Planning
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.speculation import speculation
-from tiny_llm_kit.engine.speculation.row_costs import DecodeCost, RowCosts
-from tiny_llm_kit.engine.step_shapes import StepShapes
-from tiny_llm_kit.model.hub import find_model
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.engine_options import KV_CACHE_DTYPES, EngineLimits, EngineOptions
+from tiny_llm_engine.models.hub import find_model
+from tiny_llm_extensions.cold_blocks.moves import BlockCosts
+from tiny_llm_extensions.drafts import speculation
+from tiny_llm_extensions.drafts.row_costs import DecodeCost, RowCosts
+from tiny_llm_extensions.graphs.step_shapes import StepShapes
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.open_engine import NO_PROMPT_ROWS
+from tiny_llm_extensions.planning import Planning
+from tiny_llm_extensions.port import Port
 from tiny_llm_ref import SamplingParams, serving
 from tiny_llm_ref.serving import StructuredOutputsParams
 from tiny_llm_ref.serving.buckets.bucket_sizes import STRATEGIES
@@ -323,7 +323,7 @@ def quick_compiler(backend: str) -> Iterator[None]:
     import torch
 
     torch._dynamo.reset()
-    compiled, graphs = torch.compile, import_module("tiny_llm_given.torch.graphs")
+    compiled, graphs = torch.compile, import_module("tiny_llm_extensions.graphs.torch.graphs")
     with (
         patch.object(torch, "compile", lambda part, **options: compiled(part, backend="eager")),
         patch.object(graphs, "cannot_compile", lambda device: None),

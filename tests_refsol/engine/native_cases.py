@@ -7,10 +7,10 @@ from weakref import ref
 import numpy as np
 
 from support.packed import PackedServing
-from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.model.checkpoint import Checkpoint
-from tiny_llm_kit.model.quantization import WeightQuantizer
+from tiny_llm_course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_engine.models.checkpoint import Checkpoint
+from tiny_llm_engine.models.quantization import WeightQuantizer
+from tiny_llm_extensions.port import Port
 
 SIZES = {"hidden_size": 192, "intermediate_size": 320, "head_dim": 32, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 6, "num_key_value_heads": 2}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_kit.engine.backends import blas
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.repo import SOURCES
+from tiny_llm_engine.backends import blas
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.repo import SOURCES
 
 LINUX = sys.platform.startswith("linux")
 
@@ -240,14 +240,14 @@ PROGRAM = """
 import ctypes, json, sys
 from importlib import import_module
 import numpy as np
-from tiny_llm_kit.engine.backends import blas
+from tiny_llm_engine.backends import blas
 rng = np.random.default_rng(0)
 x, w = (rng.standard_normal(shape, dtype=np.float32) for shape in ((64, 300), (300, 200)))
 report = {"outcome": blas.preload() if sys.argv[1] == "mlx" else None}
 threads = getattr(ctypes.CDLL(None), "scipy_openblas_get_num_threads", lambda: None)
 report["threads"] = [threads()]
 for name in sys.argv[1:]:
-    kit = import_module("tiny_llm_kit.engine.backends.backend_" + name)
+    kit = import_module("tiny_llm_engine.backends.backend_" + name)
     product = kit.to_numpy(kit.to_array(x) @ kit.to_array(w))
     report[name] = product.tobytes().hex()
     report[name + " error"] = float(abs(product - x.astype(float) @ w).max())

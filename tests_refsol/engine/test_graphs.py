@@ -13,15 +13,15 @@ import torch
 from torch._dynamo.utils import counters
 
 from support.replay_emulator import RecordedGraph
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.pad_batch import pad_batch
-from tiny_llm_kit.engine.padded_steps import warm_up
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.step_shapes import StepShapes
-from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
-from tiny_llm_kit.repo import MODELS
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint, shape
+from tiny_llm_engine.repo import MODELS
+from tiny_llm_extensions.graphs.pad_batch import pad_batch
+from tiny_llm_extensions.graphs.padded_steps import warm_up
+from tiny_llm_extensions.graphs.step_shapes import StepShapes
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.loading import load_network
+from tiny_llm_extensions.port import Port
 from tiny_llm_ref import serving
 from tiny_llm_ref.serving import PackedBatch, PackedInputs, SamplingParams, inputs_of, make_buckets
 
@@ -59,17 +59,17 @@ def compiler(monkeypatch):
 
 @pytest.fixture
 def graphs():
-    return importlib.import_module("tiny_llm_given.torch.graphs")
+    return importlib.import_module("tiny_llm_extensions.graphs.torch.graphs")
 
 
 @pytest.fixture
 def hpu():
-    return importlib.import_module("tiny_llm_given.torch.hpu")
+    return importlib.import_module("tiny_llm_engine.arrays.torch.hpu")
 
 
 @pytest.fixture
 def products():
-    return importlib.import_module("tiny_llm_given.torch.products")
+    return importlib.import_module("tiny_llm_extensions.kernels.torch.products")
 
 
 @pytest.fixture(params=installed_backends())
@@ -222,7 +222,7 @@ def test_a_mixture_that_reads_its_counts_is_compiled_and_not_captured(
 
 def test_every_part_of_an_hpu_is_a_graph_per_shape_and_never_breaks(torch_port, compiler, graphs):
     """Attention, masks and head are parts too. Dynamo traces the twins of the kernels here."""
-    fused = importlib.import_module("tiny_llm_given.torch.hpu_attention")
+    fused = importlib.import_module("tiny_llm_extensions.gaudi.hpu_attention")
     model = model_of(torch_port)
     model.packed_mask = partial(fused.fused_mask, torch_port.solution)
     for layer in model.layers:
@@ -293,14 +293,14 @@ def test_plain_weights_are_freed_one_by_one(monkeypatch, compiler, products):
 
 
 def test_a_missing_compiler_is_one_line_that_names_it(port, monkeypatch):
-    module = importlib.import_module(f"tiny_llm_given.{port.name}.graphs")
+    module = importlib.import_module(f"tiny_llm_extensions.graphs.{port.name}.graphs")
     monkeypatch.setattr(module.shutil, "which", lambda name: None)
     line = port.given.cannot_compile("cpu")
     assert "needs" in line and "install" in line and "g++" in line and "\n" not in line
 
 
 def test_nothing_is_missing_where_there_is_a_compiler(port, monkeypatch, tmp_path):
-    module = importlib.import_module(f"tiny_llm_given.{port.name}.graphs")
+    module = importlib.import_module(f"tiny_llm_extensions.graphs.{port.name}.graphs")
     monkeypatch.setattr(module.shutil, "which", lambda name: f"/usr/bin/{name}")
     if port.name == "torch":
         (tmp_path / "Python.h").touch()

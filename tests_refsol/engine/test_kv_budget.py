@@ -5,19 +5,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from tiny_llm_kit.engine import machine
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.profiling import kv_budget
-from tiny_llm_kit.engine.profiling.kv_budget import blocks_that_fit, kv_bytes_per_token
-from tiny_llm_kit.engine.weights.random_weights import QWEN3_06B
+from tiny_llm_engine import machine
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.models.weights.random_weights import QWEN3_06B
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.profiling import kv_budget
+from tiny_llm_extensions.profiling.kv_budget import blocks_that_fit, kv_bytes_per_token
 
 GIB = 2**30
 MIB = 2**20
 
 
 def stand_in(free: int, total: int) -> SimpleNamespace:
-    """A backend of the kit whose device has so many bytes."""
+    """A backend whose device has so many bytes."""
     return SimpleNamespace(device_memory=lambda device: (free, total))
 
 
@@ -74,13 +74,13 @@ def test_a_cpu_gives_a_quarter_of_its_free_ram_and_no_more_than_is_of_use(monkey
 
 @pytest.mark.parametrize("port", installed_backends())
 def test_no_port_knows_the_memory_of_a_cpu(port):
-    backend_module = __import__(f"tiny_llm_kit.engine.backends.backend_{port}", fromlist=["device_memory"])
+    backend_module = __import__(f"tiny_llm_engine.backends.backend_{port}", fromlist=["device_memory"])
     assert backend_module.device_memory("cpu") is None
 
 
 @pytest.mark.port("torch")
 def test_torch_asks_the_device_that_it_is_given(monkeypatch):
-    from tiny_llm_kit.engine.backends import backend_torch
+    from tiny_llm_engine.backends import backend_torch
 
     hpu = SimpleNamespace(mem_get_info=lambda: (3, 5))
     monkeypatch.setattr(backend_torch.torch, "hpu", hpu, raising=False)
@@ -89,7 +89,7 @@ def test_torch_asks_the_device_that_it_is_given(monkeypatch):
 
 @pytest.mark.port("mlx")
 def test_metal_has_what_it_recommends_less_what_is_in_use(monkeypatch):
-    from tiny_llm_kit.engine.backends import backend_mlx
+    from tiny_llm_engine.backends import backend_mlx
 
     found = {"max_recommended_working_set_size": 5 * GIB}
     monkeypatch.setattr(backend_mlx.mx, "device_info", lambda: found)
@@ -131,7 +131,7 @@ TORCH, MLX = pytest.mark.port("torch"), pytest.mark.port("mlx")
 def test_an_accelerator_gets_back_what_closed_engines_held(monkeypatch, port, device, library, call, called):
     """On CUDA the second `LLM` of a process found no memory: the first one's goes with a collection."""
     calls = []
-    backend = import_module(f"tiny_llm_kit.engine.backends.backend_{port}")
+    backend = import_module(f"tiny_llm_engine.backends.backend_{port}")
     monkeypatch.setattr(backend, "gc", SimpleNamespace(collect=lambda: calls.append("collect")))
     monkeypatch.setattr(import_module(library), call, lambda: calls.append(call))
     backend.release_memory(device)
@@ -140,7 +140,7 @@ def test_an_accelerator_gets_back_what_closed_engines_held(monkeypatch, port, de
 
 @TORCH
 def test_memory_is_released_before_an_engine_measures_and_when_it_closes(monkeypatch):
-    from tiny_llm_kit.engine.backends import backend_torch
+    from tiny_llm_engine.backends import backend_torch
 
     released = []
     monkeypatch.setattr(backend_torch, "release_memory", released.append)

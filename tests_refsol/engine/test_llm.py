@@ -20,19 +20,19 @@ from rich.console import Console
 
 import tiny_llm
 import tiny_llm_ref
-from tiny_llm_kit.course import capabilities
-from tiny_llm_kit.course.address import Task
-from tiny_llm_kit.engine import progress_bar
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.engine_options import EngineOptions
-from tiny_llm_kit.engine.llm import LLM, PLAIN
-from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.profiling.step_timer import StepTimer
-from tiny_llm_kit.engine.step_shapes import keep_compiled, will_compile
-from tiny_llm_kit.model.chat_template import ChatTemplate
-from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.trace.serve import EndlessTokenizer
+from tiny_llm_course import capabilities
+from tiny_llm_course.address import Task
+from tiny_llm_course.trace.serve import EndlessTokenizer
+from tiny_llm_engine import progress_bar
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.engine_options import EngineOptions
+from tiny_llm_engine.models.chat_template import ChatTemplate
+from tiny_llm_engine.repo import ROOT
+from tiny_llm_extensions.graphs.step_shapes import keep_compiled, will_compile
+from tiny_llm_extensions.llm import LLM, PLAIN
+from tiny_llm_extensions.loading import load_network
+from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.profiling.step_timer import StepTimer
 from tiny_llm_ref import SamplingParams
 
 PROMPTS = ["What is chunked prefill?", "Which day teaches attention?", "Hello", "Who are you?"]
@@ -1121,7 +1121,7 @@ def test_the_environment_chooses_the_backend_where_nobody_does(monkeypatch):
 def test_each_package_exports_the_engine_bound_to_itself(package, monkeypatch):
     """The reference the product's own, the learner's one that knows what is blank."""
     jobs = []
-    monkeypatch.setattr("tiny_llm_kit.engine.llm.open_job", jobs.append)
+    monkeypatch.setattr("tiny_llm_extensions.llm.open_job", jobs.append)
     monkeypatch.setattr(capabilities, "blank_tasks", lambda solution, backend: {Task(3, 4, 1)})
     package.LLM(backend="torch", max_num_seqs=2)
     assert jobs[0].solution == package.__name__ and jobs[0].options.max_num_seqs == 2
@@ -1164,7 +1164,7 @@ def test_a_learner_is_told_which_day_an_option_needs_when_the_engine_is_opened(
 ):
     blanks = {part: {task, Task(4, 3, 1)}}
     monkeypatch.setattr(capabilities, "blank_tasks", lambda solution, part: blanks.get(part, set()))
-    monkeypatch.setattr("tiny_llm_kit.engine.llm.open_job", lambda job: None)
+    monkeypatch.setattr("tiny_llm_extensions.llm.open_job", lambda job: None)
     day = f"{task.of_day}".replace(".", r"\.")
     with pytest.raises(
         ValueError, match=rf"^{next(iter(options))} is Day {day}, which has a blank task: .* out$"

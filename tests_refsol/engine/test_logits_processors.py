@@ -19,17 +19,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher
 
-from tiny_llm_kit.engine.backends.grammar import FUEL_BYTES, KEPT, LIMITS, Grammars
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.backends.logits_processors import LogitsProcessors
-from tiny_llm_kit.engine.backends.seeded_sampling import SeededSampler
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.model.tokenizer import load_tokenizer
-from tiny_llm_kit.server.background_server import BackgroundServer
-from tiny_llm_kit.server.server import create_app
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.backends.logits_processors import LogitsProcessors
+from tiny_llm_engine.backends.seeded_sampling import SeededSampler
+from tiny_llm_engine.models.tokenizer import load_tokenizer
+from tiny_llm_extensions.grammars.grammar import FUEL_BYTES, KEPT, LIMITS, Grammars
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.loading import load_network
+from tiny_llm_extensions.port import Port
 from tiny_llm_ref.serving import SamplingParams, StopStrings, StructuredOutputsParams
+from tiny_llm_server.background_server import BackgroundServer
+from tiny_llm_server.server import create_app
 
 BACKENDS = [Port("tiny_llm_ref", name, "cpu") for name in installed_backends()]
 VOCABULARY = 41

@@ -9,9 +9,9 @@ from inspect import signature
 
 import pytest
 
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.engine_options import EngineOptions
-from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.engine_options import EngineOptions
+from tiny_llm_extensions.llm import LLM
 from tiny_llm_ref import SamplingParams
 
 from .matrix import ASKS, LEVELS, NO_EFFECT, NUMBERS, RANKS, check, pairs_of, refusal, refused_pairs, rows

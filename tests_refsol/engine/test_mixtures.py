@@ -15,19 +15,19 @@ from models.eval.evaluated_models import week_2_logits
 from support.close import assert_close
 from support.lockstep import LockstepError, LockstepGroup
 from support.ranks import CHATS, TIGHT
-from tiny_llm_given.torch import hpu_mixture
-from tiny_llm_given.torch.expert_weights import has_grouped_kernel
-from tiny_llm_kit.engine.job import Job
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.load_job import network_of
-from tiny_llm_kit.engine.loading import Loading, load_checkpoint, load_network
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.weights.rank_parts import RankPart, StagePart, check_ranks
-from tiny_llm_kit.model.config import read_config
-from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.model.quantization import WeightQuantizer
-from tiny_llm_kit.model.tokenizer import load_tokenizer
-from tiny_llm_kit.repo import MODELS
+from tiny_llm_engine.models.config import read_config
+from tiny_llm_engine.models.files import CheckpointError
+from tiny_llm_engine.models.quantization import WeightQuantizer
+from tiny_llm_engine.models.tokenizer import load_tokenizer
+from tiny_llm_engine.models.weights.rank_parts import RankPart, StagePart, check_ranks
+from tiny_llm_engine.repo import MODELS
+from tiny_llm_extensions.gaudi import hpu_mixture
+from tiny_llm_extensions.job import Job
+from tiny_llm_extensions.kernels.torch.expert_weights import has_grouped_kernel
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.load_job import network_of
+from tiny_llm_extensions.loading import Loading, load_checkpoint, load_network
+from tiny_llm_extensions.port import Port
 from tiny_llm_ref import SamplingParams
 
 FOLDER, DENSE = MODELS / "tiny-qwen3-moe", MODELS / "tiny-qwen3"

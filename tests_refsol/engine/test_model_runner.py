@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from support.close import assert_close
-from tiny_llm_kit.course.grading.small_models import CASES, random_checkpoint
-from tiny_llm_kit.engine.model_runner import Draws, ModelRunner
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.solution import resolve_serving
-from tiny_llm_kit.trace.serve import Serving
+from tiny_llm_course.grading.small_models import CASES, random_checkpoint
+from tiny_llm_course.trace.serve import Serving
+from tiny_llm_engine.model_runner import Draws, ModelRunner
+from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_extensions.port import Port
 from tiny_llm_ref.serving import SamplingParams
 
 VOCAB = 5

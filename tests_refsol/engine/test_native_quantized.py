@@ -11,15 +11,15 @@ from support.close import assert_close
 from support.packed import PackedServing
 from support.quantized import in_float16
 from support.ranks import logits_of_two_steps
-from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
-from tiny_llm_kit.engine.job import Job
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.load_job import rounds_of
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.profiling import product_choice, quantized_choice
-from tiny_llm_kit.model.checkpoint import Checkpoint
-from tiny_llm_kit.model.config import Quantization
-from tiny_llm_kit.model.quantization import EMBEDDING, WeightQuantizer
+from tiny_llm_course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_engine.models.checkpoint import Checkpoint
+from tiny_llm_engine.models.config import Quantization
+from tiny_llm_engine.models.quantization import EMBEDDING, WeightQuantizer
+from tiny_llm_extensions.job import Job
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.load_job import rounds_of
+from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.profiling import product_choice, quantized_choice
 
 pytestmark = pytest.mark.tool("c++")
 
@@ -35,7 +35,7 @@ def port(request):
 @pytest.fixture
 def native(port):
     """The module of the matrices."""
-    return importlib.import_module(f"tiny_llm_given.{port.name}.native_quantized")
+    return importlib.import_module(f"tiny_llm_extensions.kernels.{port.name}.native_quantized")
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def is_native(port):
     """Whether a layer is computed by kernels alone; MLX has no such layers."""
     if port.name == "mlx":
         return lambda layer: False
-    kind = importlib.import_module(f"tiny_llm_given.{port.name}.native_layer").NativeLayer
+    kind = importlib.import_module(f"tiny_llm_extensions.kernels.{port.name}.native_layer").NativeLayer
     return lambda layer: isinstance(layer, kind)
 
 
@@ -379,7 +379,7 @@ JOINED = [("444", 1), ("448", 2), ("484", 3), ("4h4", 3), ("pp4", 2), ("888", 1)
 @pytest.mark.parametrize("port", TORCH, indirect=True)
 @pytest.mark.parametrize(("kinds", "products"), JOINED)
 def test_a_layer_joins_neighbours_of_one_kind(port, native, rng, kinds, products):
-    layers = importlib.import_module("tiny_llm_given.torch.native_layer")
+    layers = importlib.import_module("tiny_llm_extensions.kernels.torch.native_layer")
 
     def weight(kind, rows):
         if kind == "p":

@@ -10,8 +10,8 @@ import torch
 from support.packed import PackedServing
 from tests_refsol.engine import native_cases
 from tests_refsol.engine.native_cases import FAMILIES, HEADS, KINDS, decoded
-from tiny_llm_given.torch import large_pages, native_step, products
-from tiny_llm_kit.engine.port import Port
+from tiny_llm_extensions.kernels.torch import large_pages, native_step, products
+from tiny_llm_extensions.port import Port
 
 pytestmark = [pytest.mark.tool("c++"), pytest.mark.port("torch")]
 

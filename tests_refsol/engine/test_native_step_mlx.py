@@ -9,10 +9,11 @@ import pytest
 from support.close import assert_close
 from tests_refsol.engine import native_cases
 from tests_refsol.engine.native_cases import FAMILIES, KINDS, decoded, native_model
-from tiny_llm_given.mlx.host_pages import HostPages
-from tiny_llm_given.mlx.kv_pools import TinyKvPagedPool
-from tiny_llm_given.mlx.native import native_array
-from tiny_llm_kit.engine.port import Port
+from tiny_llm_engine.arrays.mlx.kv_pools import TinyKvPagedPool
+from tiny_llm_extensions.cold_blocks.mlx.host_pages import HostPages
+from tiny_llm_extensions.kernels.mlx.native import native_array
+from tiny_llm_extensions.kernels.mlx.native_step import _addresses_of
+from tiny_llm_extensions.port import Port
 
 pytestmark = [pytest.mark.tool("c++"), pytest.mark.port("mlx")]
 CLOSE = {"float32": 1e-3, "bfloat16": 0.1}  # of logits, and of keys and values up to 5
@@ -51,14 +52,14 @@ def test_pages_in_int8_are_written_in_place(rows):
 def test_the_call_finds_pages_that_a_write_has_moved(by_host):
     """MLX writes into another array where the one so far is held elsewhere."""
     pool = TinyKvPagedPool(2, 4, 1, 32, mx.float32)
-    before, held = pool._addresses, [mx.view(part, mx.float32) for part in pool.arrays]
+    before, held = _addresses_of(pool), [mx.view(part, mx.float32) for part in pool.arrays]
     mx.eval(held)
     if by_host:
         HostPages([pool], 1).restore(0, 1)
     else:
         pool.write(mx.array([3]), *(mx.ones((1, 1, 32)) for _ in range(2)))
     found = [native_array(part).address for part in pool.arrays]
-    assert pool._addresses == found and not {*before} & {*found}
+    assert _addresses_of(pool) == found and not {*before} & {*found}
 
 
 def test_other_layers_keep_their_path():

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.served import Served, sequence
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.llm_engine import ParallelSampling
-from tiny_llm_kit.trace.simulation.step_cost import Line
+from tiny_llm_course.trace.simulation.step_cost import Line
+from tiny_llm_engine.llm_engine import ParallelSampling
+from tiny_llm_extensions.llm import LLM
 from tiny_llm_ref import serving as s
 from tiny_llm_ref.serving import SamplingParams
 

@@ -5,10 +5,10 @@ import pytest
 
 from support.lockstep import LockstepGroup
 from support.ranks import stages_of
-from tiny_llm_kit.course.grading.small_models import small_model
-from tiny_llm_kit.engine.loading import Division, Loading, load_checkpoint, load_network
-from tiny_llm_kit.engine.weights.rank_parts import StagePart
-from tiny_llm_kit.repo import MODELS
+from tiny_llm_course.grading.small_models import small_model
+from tiny_llm_engine.models.weights.rank_parts import StagePart
+from tiny_llm_engine.repo import MODELS
+from tiny_llm_extensions.loading import Division, Loading, load_checkpoint, load_network
 
 SHIPPED = MODELS / "tiny-qwen3"
 SHAPE = {"num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6}

@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
-from tiny_llm_kit.course import answers, capabilities
-from tiny_llm_kit.engine import solution as solutions
-from tiny_llm_kit.engine.backends import installation
+from tiny_llm_course import answers, capabilities
+from tiny_llm_engine import solution as solutions
+from tiny_llm_engine.backends import installation
 
 
 @pytest.fixture(autouse=True)

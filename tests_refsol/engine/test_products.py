@@ -14,17 +14,17 @@ import torch
 from support.packed import PackedServing
 from support.ranks import logits_of_two_steps
 from tests_refsol.engine.native_cases import FAMILIES
-from tiny_llm_given.layers import DenseLinear
-from tiny_llm_given.native.kernel import ProductKernel
-from tiny_llm_given.torch import native_layer
-from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
-from tiny_llm_kit.engine.engine_options import EngineOptions
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.profiling import attention_choice, product_choice
-from tiny_llm_kit.engine.profiling.attention_choice import has_chunk_kernel
-from tiny_llm_kit.engine.profiling.product_choice import choice_of, choose_products, measured_seconds
-from tiny_llm_kit.repo import MODELS
+from tiny_llm_course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_engine.arrays.layers import DenseLinear
+from tiny_llm_engine.engine_options import EngineOptions
+from tiny_llm_engine.repo import MODELS
+from tiny_llm_extensions.kernels.native.kernel import ProductKernel
+from tiny_llm_extensions.kernels.torch import native_layer
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.profiling import attention_choice, product_choice
+from tiny_llm_extensions.profiling.attention_choice import has_chunk_kernel
+from tiny_llm_extensions.profiling.product_choice import choice_of, choose_products, measured_seconds
 
 NEEDS_ONEDNN = pytest.mark.tool("onednn")  # only tests that pack a weight
 NEEDS_KERNEL = pytest.mark.tool("c++")  # only tests that call the kernel in C++ need a compiler
@@ -52,7 +52,7 @@ def port(request):
 def products(request):
     """The port's module."""
     name = request.node.get_closest_marker("port").args[0]
-    return importlib.import_module(f"tiny_llm_given.{name}.products")
+    return importlib.import_module(f"tiny_llm_extensions.kernels.{name}.products")
 
 
 def with_products(port, products, w, *choice):
@@ -76,7 +76,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv(product_choice.VARIABLE, "measured")
     # Seconds are invented, so that no kernel runs, and the choice is the same without a compiler and on any processor.
     monkeypatch.setattr(ProductKernel, "works", True)
-    torch_products = importlib.import_module("tiny_llm_given.torch.products")
+    torch_products = importlib.import_module("tiny_llm_extensions.kernels.torch.products")
     monkeypatch.setattr(torch_products, "has_onednn", lambda: True)
     return tmp_path / "tiny-llm"
 

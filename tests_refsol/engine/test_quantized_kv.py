@@ -3,9 +3,9 @@
 import pytest
 
 from support.ranks import CHATS
-from tiny_llm_given.native import NativeKernels, attention, kernel, layers, library
-from tiny_llm_kit.engine.engine_options import EngineOptions
-from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_engine.engine_options import EngineOptions
+from tiny_llm_extensions.kernels.native import NativeKernels, attention, kernel, layers, library
+from tiny_llm_extensions.llm import LLM
 from tiny_llm_ref import SamplingParams
 
 ROOMY = {"num_blocks": 60, "block_size": 8, "max_num_batched_tokens": 64, "max_model_len": 80}
@@ -67,7 +67,7 @@ def test_names_are_those_of_vllm():
 def test_a_pool_in_eight_bits_has_more_blocks_in_the_same_memory(b, whole, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "tiny_llm_kit.engine.profiling.engine_profiling.check_pool", lambda *given: asked.append(given[-1])
+        "tiny_llm_extensions.profiling.engine_profiling.check_pool", lambda *given: asked.append(given[-1])
     )
     for kind in ("auto", "int8", "fp8"):
         LLM.of(b, *whole, **ROOMY, kv_cache_dtype=kind).close()

@@ -13,16 +13,16 @@ from types import SimpleNamespace
 import pytest
 
 from support.ranks import CHATS, SAMPLINGS, TIGHT
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.parallel import ranks as ranks_module
-from tiny_llm_kit.engine.parallel.channel import Channel, step_of
-from tiny_llm_kit.engine.parallel.meeting_point import Contact, MeetingPoint
-from tiny_llm_kit.engine.parallel.other_ranks import RankError
-from tiny_llm_kit.engine.parallel.ranks import Ranks
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.repo import MODELS
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.repo import MODELS
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.loading import load_network
+from tiny_llm_extensions.parallel import ranks as ranks_module
+from tiny_llm_extensions.parallel.channel import Channel, step_of
+from tiny_llm_extensions.parallel.meeting_point import Contact, MeetingPoint
+from tiny_llm_extensions.parallel.other_ranks import RankError
+from tiny_llm_extensions.parallel.ranks import Ranks
+from tiny_llm_extensions.port import Port
 from tiny_llm_ref import SamplingParams, serving
 
 MIXTURE = MODELS / "tiny-qwen3-moe"

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from support.replay_emulator import RecordedGraph, ReplayEmulator
-from tiny_llm_kit.engine.padded_steps import warm_up
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
-from tiny_llm_kit.trace.serve import EndlessTokenizer
+from tiny_llm_course.trace.serve import EndlessTokenizer
+from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint, shape
+from tiny_llm_extensions.graphs.padded_steps import warm_up
+from tiny_llm_extensions.port import Port
 from tiny_llm_ref.serving import BlockAllocator, SamplingParams, Sequence, make_buckets, make_loop
 
 BUDGET, ROWS, LONGEST, PAGE = 16, 4, 64, 8

@@ -13,8 +13,8 @@ from tests_refsol.long import harness, memory_soak
 from tests_refsol.long import soak as command
 from tests_refsol.long.engine_soak import Soak, first_difference
 from tests_refsol.long.harness import SoakError
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.port import Port
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_extensions.port import Port
 
 
 @pytest.fixture(scope="module", params=installed_backends())
@@ -134,7 +134,7 @@ def test_onednn_keeps_few_products():
 
     Both are set when the port is imported, as it is again here. What a user has set stays.
     """
-    spec = find_spec("tiny_llm_kit.engine.backends.backend_torch")
+    spec = find_spec("tiny_llm_engine.backends.backend_torch")
     of_onednn, of_torch = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"
     with patch.dict(os.environ, {of_torch: "1024"}):
         os.environ.pop(of_onednn, None)

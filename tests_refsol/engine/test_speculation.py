@@ -13,28 +13,27 @@ from hypothesis import strategies as st
 
 from benchmarks.serving.processes import flags
 from support.fake_model import ByteTokenizer
-from tiny_llm_given.serving.proposals import AcceptanceRate, Proposals
-from tiny_llm_kit.course.fakes.fake_packed_model import END, FakePackedModel
-from tiny_llm_kit.engine.arguments import argument_kind, json_object
-from tiny_llm_kit.engine.backends.grammar import Grammars
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.backends.logits_processors import LogitsProcessors
-from tiny_llm_kit.engine.backends.seeded_sampling import SeededSampler
-from tiny_llm_kit.engine.engine_options import EngineLimits, EngineOptions
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.speculation import speculation
-from tiny_llm_kit.engine.speculation.row_costs import (
+from tiny_llm_course.fakes.fake_packed_model import END, FakePackedModel
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.backends.logits_processors import LogitsProcessors
+from tiny_llm_engine.backends.seeded_sampling import SeededSampler
+from tiny_llm_engine.engine_options import EngineLimits, EngineOptions
+from tiny_llm_engine.models.tokenizer import load_tokenizer
+from tiny_llm_engine.speculative_config import SpeculativeConfig
+from tiny_llm_extensions.arguments import argument_kind, json_object
+from tiny_llm_extensions.drafts import speculation
+from tiny_llm_extensions.drafts.proposals import AcceptanceRate, Proposals
+from tiny_llm_extensions.drafts.row_costs import (
     DecodeCost,
     RowCosts,
     drafts_to_measure,
     request_counts,
     step_cost,
 )
-from tiny_llm_kit.engine.speculation.speculative_config import SpeculativeConfig
-from tiny_llm_kit.engine.step_shapes import StepShapes
-from tiny_llm_kit.model.tokenizer import load_tokenizer
-from tiny_llm_kit.server.openai_api.metrics import EngineMetrics
+from tiny_llm_extensions.grammars.grammar import Grammars
+from tiny_llm_extensions.graphs.step_shapes import StepShapes
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.port import Port
 from tiny_llm_ref import serving
 from tiny_llm_ref.serving import (
     BlockAllocator,
@@ -50,6 +49,7 @@ from tiny_llm_ref.serving import (
     make_loop,
     verify,
 )
+from tiny_llm_server.openai_api.metrics import EngineMetrics
 
 # ---- the scheduler, on a model that checks what every row can see
 

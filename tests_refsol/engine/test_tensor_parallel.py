@@ -15,14 +15,14 @@ from support.close import assert_close
 from support.lockstep import LockstepError, LockstepGroup
 from support.packed import PackedServing
 from support.ranks import CHATS, SAMPLINGS, TIGHT, served_by, shards_of
-from tiny_llm_given.serving.proposals import Proposals
-from tiny_llm_kit.course.grading.small_models import random_checkpoint, small_model
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import Division, Loading, load_checkpoint, random_network
-from tiny_llm_kit.engine.weights.random_weights import shape
-from tiny_llm_kit.engine.weights.rank_parts import RankPart
-from tiny_llm_kit.model.quantization import WeightQuantizer
-from tiny_llm_kit.repo import MODELS
+from tiny_llm_course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_engine.models.quantization import WeightQuantizer
+from tiny_llm_engine.models.weights.random_weights import shape
+from tiny_llm_engine.models.weights.rank_parts import RankPart
+from tiny_llm_engine.repo import MODELS
+from tiny_llm_extensions.drafts.proposals import Proposals
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.loading import Division, Loading, load_checkpoint, random_network
 from tiny_llm_ref import serving
 
 SHIPPED = MODELS / "tiny-qwen3"
@@ -162,8 +162,8 @@ def test_quantised_parts_are_parts_of_the_quantised_matrix(b, s, rng, bits):
 
 
 def test_groups_of_stored_words_are_not_cut(b, s):
-    from tiny_llm_kit.engine.weights.parts_of_files import quantized_shards
-    from tiny_llm_kit.model.config import Quantization
+    from tiny_llm_engine.models.config import Quantization
+    from tiny_llm_engine.models.weights.parts_of_files import quantized_shards
 
     config = replace(QWEN.config, quantization=Quantization(group_size=64, bits=4))
     name = "model.layers.0.mlp.down_proj.weight"

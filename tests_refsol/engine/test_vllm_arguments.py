@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import tiny_llm_ref
-from tiny_llm_common.known_arguments import ANYTHING, OF_SAMPLING
-from tiny_llm_common.structured_outputs import StructuredOutputsParams
-from tiny_llm_kit.engine.engine_options import EngineOptions
-from tiny_llm_kit.engine.vllm_arguments import (
+from tiny_llm_engine.engine_options import EngineOptions
+from tiny_llm_engine.known_arguments import ANYTHING, OF_SAMPLING
+from tiny_llm_engine.structured_outputs import StructuredOutputsParams
+from tiny_llm_extensions.vllm_arguments import (
     ARGUMENTS,
     CALL_ARGUMENTS,
     RENAMED,

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from tiny_llm_kit.engine.parallel.timed_group import take_spans
+from tiny_llm_extensions.parallel.timed_group import take_spans
 from tiny_llm_ref import LLM, SamplingParams
 
 model, backend, chats, options, params = json.loads(sys.argv[1])

@@ -4,12 +4,13 @@ import json
 
 import numpy as np
 
-from tiny_llm_kit.engine.port import Port
+from tiny_llm_extensions.port import Port
 
 b = Port("ref", "torch")
 import torch  # noqa: E402 (hpu.py precedes it)
 
-from tiny_llm_given.torch import hpu, hpu_self_check  # noqa: E402
+from tiny_llm_engine.arrays.torch import hpu  # noqa: E402
+from tiny_llm_extensions.gaudi import hpu_self_check  # noqa: E402
 
 report = {"device": b.device, "detection": vars(hpu.detect()), "available": hpu.available()}
 b.TinyKvFullCache().materialize()

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tiny_llm_kit.engine.port import Port
+from tiny_llm_extensions.port import Port
 
 b = Port("ref", "torch")
-from tiny_llm_given.torch.packed_kernels import kernels_of_device  # noqa: E402
+from tiny_llm_extensions.kernels.torch.packed_kernels import kernels_of_device  # noqa: E402
 from tiny_llm_ref.serving import PackedBatch, inputs_of, pad_inputs  # noqa: E402
 
 PAGE, BLOCKS, HEADS, KV_HEADS, D = 16, 40, 4, 2, 128

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_kit.repo import SOURCES
+from tiny_llm_engine.repo import SOURCES
 
 # Vendors' builds of torch for Gaudi exist for Linux, and so does the machine that the tests of them build.
 collect_ignore = [] if sys.platform == "linux" else ["test_vendor_torch.py"]
@@ -44,7 +44,7 @@ def quiet_environment(**more: str) -> dict[str, str]:
 def setup_torch(python: Path, change: str = "pass", **environment: str) -> subprocess.CompletedProcess:
     """`setup-torch` in the environment of `python`; `change` is a line of Python that may alter it before."""
     program = (
-        "import sys; import tiny_llm_kit.course.doctor.setup_torch as command; "
+        "import sys; import tiny_llm_course.doctor.setup_torch as command; "
         f"{change}; sys.exit(command.install())"
     )
     env = quiet_environment(PYTHONPATH=str(SOURCES), **environment)

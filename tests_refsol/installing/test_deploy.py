@@ -10,12 +10,12 @@ import shlex
 import pytest
 import yaml
 
-from tiny_llm_kit.commands import serve
-from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.server.openai_api.metrics import EngineMetrics
-from tiny_llm_kit.server.openai_api.middleware import OPEN_PATHS
-from tiny_llm_kit.server.openai_api.server_options import ServerOptions
-from tiny_llm_kit.server.vllm_flags import known_options, words_of_environment
+from tiny_llm_course.commands import serve
+from tiny_llm_engine.repo import ROOT
+from tiny_llm_server.openai_api.metrics import EngineMetrics
+from tiny_llm_server.openai_api.middleware import OPEN_PATHS
+from tiny_llm_server.openai_api.server_options import ServerOptions
+from tiny_llm_server.vllm_flags import known_options, words_of_environment
 
 DEPLOY = ROOT / "deploy"
 GAUGES = {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
@@ -74,7 +74,7 @@ def test_the_image_has_options_and_paths_that_there_are():
     [probe] = re.findall(r"127\.0\.0\.1:8000(/\w+)", text.partition("HEALTHCHECK")[2])
     assert probe in OPEN_PATHS, "it has no key"
     assert "USER tiny-llm" in text and text.index("USER") < text.index("ENTRYPOINT")
-    assert json.loads(text.partition("ENTRYPOINT ")[2])[1:] == ["-m", "tiny_llm_kit.commands.serve"]
+    assert json.loads(text.partition("ENTRYPOINT ")[2])[1:] == ["-m", "tiny_llm_course.commands.serve"]
 
 
 def test_the_unit_starts_the_server_with_a_file_of_options(tmp_path):
@@ -84,7 +84,7 @@ def test_the_unit_starts_the_server_with_a_file_of_options(tmp_path):
     [model] = re.findall(r"serve\.yaml +(model: .*)", unit)
     file = tmp_path / "serve.yaml"
     file.write_text(model)
-    place = words.index("tiny_llm_kit.commands.serve")
+    place = words.index("tiny_llm_course.commands.serve")
     given = [str(file) if word.endswith("serve.yaml") else word for word in words[place + 1 :]]
     assert serve.parsed(given).model == "/opt/tiny-llm/models/tiny-qwen3"
     [patience] = re.findall(r"^TimeoutStopSec=(\d+)", unit, re.M)

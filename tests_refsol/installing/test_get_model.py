@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_kit.commands import get_model as command
-from tiny_llm_kit.course.doctor import get_model
-from tiny_llm_kit.model import smollm2
+from tiny_llm_course.commands import get_model as command
+from tiny_llm_course.doctor import get_model
+from tiny_llm_engine.models import smollm2
 
 MODEL = b"GGUF" + bytes(range(256)) * 20
 RETRIES = (

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.engine.solution import resolve_serving
-from tiny_llm_kit.trace.recorder import Recorder
-from tiny_llm_kit.trace.simulation.cost_fit import fit_steps
-from tiny_llm_kit.trace.simulation.simulator import Simulation, StuckScheduler
-from tiny_llm_kit.trace.simulation.step_cost import (
+from tiny_llm_course.trace.recorder import Recorder
+from tiny_llm_course.trace.simulation.cost_fit import fit_steps
+from tiny_llm_course.trace.simulation.simulator import Simulation, StuckScheduler
+from tiny_llm_course.trace.simulation.step_cost import (
     INCIDENTS,
     AdditiveCost,
     Line,
@@ -20,8 +19,9 @@ from tiny_llm_kit.trace.simulation.step_cost import (
     StepWork,
     pairs,
 )
-from tiny_llm_kit.trace.trace import percentile
-from tiny_llm_kit.trace.workload import SHORT, RequestSpec
+from tiny_llm_course.trace.trace import percentile
+from tiny_llm_course.trace.workload import SHORT, RequestSpec
+from tiny_llm_engine.solution import resolve_serving
 from tiny_llm_lab.latency_recorder import LatencyRecorder, weighted_percentile
 from tiny_llm_lab.step_samples import EngineClock, StepSamples
 

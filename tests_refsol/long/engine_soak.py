@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tiny_llm_kit.engine.engine_request import EngineRequest
-from tiny_llm_kit.engine.outputs import CompletionOutput
-from tiny_llm_kit.engine.port import Port
+from tiny_llm_engine.engine_request import EngineRequest
+from tiny_llm_engine.outputs import CompletionOutput
+from tiny_llm_extensions.port import Port
 
 from .harness import Counts, Harness, pressed_llm
 

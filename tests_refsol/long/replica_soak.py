@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 from openai import APIError, AsyncOpenAI
 
-from tiny_llm_kit.engine.port import Port
+from tiny_llm_extensions.port import Port
 
 from .harness import MODEL, Counts, Harness, wait_until
 
@@ -123,7 +123,7 @@ class ReplicaSoak(Harness[ReplicaCounts]):
             self.fail("the machine", "replicas run on it already: stop them first")
         address, begin = free_port(), time.monotonic()
         port = self.port
-        serve = "tiny_llm_kit.commands.serve"
+        serve = "tiny_llm_course.commands.serve"
         command = [sys.executable, "-m", serve, f"--replicas={self.replicas}", *OPTIONS]
         command += [f"--port={address}", f"--backend={port.name}", "--dtype=float32"]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

@@ -15,13 +15,13 @@ from typing import Any
 from openai import APIError, AsyncOpenAI, OpenAIError, RateLimitError
 from openai.types import Completion
 
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.server.background_server import BackgroundServer
-from tiny_llm_kit.server.openai_api.errors import INTERNAL, LOG
-from tiny_llm_kit.server.openai_api.server_options import ServerOptions
-from tiny_llm_kit.server.server import create_app
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.port import Port
 from tiny_llm_lab.arrivals import arrival_times
+from tiny_llm_server.background_server import BackgroundServer
+from tiny_llm_server.openai_api.errors import INTERNAL, LOG
+from tiny_llm_server.openai_api.server_options import ServerOptions
+from tiny_llm_server.server import create_app
 
 from .harness import MODEL, SEQS, Counts, Harness, SoakError, pressed_llm
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 import transformers
 
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.loading import load_checkpoint
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.solution import resolve_serving
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_extensions.loading import load_checkpoint
+from tiny_llm_extensions.port import Port
 
 COMMAND = "pdm run python tests_refsol/model/family_cases.py"
 PROMPT = 23  # tokens, more than any window below

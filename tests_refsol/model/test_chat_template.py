@@ -6,9 +6,9 @@ from itertools import cycle
 
 import pytest
 
-from tiny_llm_kit.model.chat_template import ChatTemplateError, chat_environment
-from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.model.tokenizer import load_tokenizer
+from tiny_llm_engine.models.chat_template import ChatTemplateError, chat_environment
+from tiny_llm_engine.models.files import CheckpointError
+from tiny_llm_engine.models.tokenizer import load_tokenizer
 
 CONVERSATION = [
     {"role": "system", "content": "Be short & <kind>."},

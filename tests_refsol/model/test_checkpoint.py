@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.loading import load_checkpoint
-from tiny_llm_kit.model.checkpoint import Checkpoint
-from tiny_llm_kit.model.config import ModelConfig
-from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.model.output_head import HEAD_LINE
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.models.checkpoint import Checkpoint
+from tiny_llm_engine.models.config import ModelConfig
+from tiny_llm_engine.models.files import CheckpointError
+from tiny_llm_engine.models.output_head import HEAD_LINE
+from tiny_llm_extensions.loading import load_checkpoint
 
 BACKENDS = installed_backends()
 SHAPE = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}
@@ -20,7 +20,7 @@ SHAPE |= {"num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embe
 
 
 def numpy_weights(checkpoint: Checkpoint, backend: str) -> dict[str, np.ndarray]:
-    to_numpy = import_module(f"tiny_llm_kit.engine.backends.backend_{backend}").to_numpy
+    to_numpy = import_module(f"tiny_llm_engine.backends.backend_{backend}").to_numpy
     return {name: to_numpy(array) for name, array in checkpoint.weights.items()}
 
 

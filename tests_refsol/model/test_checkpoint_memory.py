@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_engine.backends.installation import installed_backends
 
 MEGABYTE = 2**20
 TENSORS = 20
@@ -73,7 +73,7 @@ def test_a_vector_does_not_keep_its_file_in_memory(tmp_path):
     from safetensors.torch import save_file
 
     save_file({"norm": torch.ones(3), "matrix": torch.ones(500, 4)}, tmp_path / "model.safetensors")
-    stored = import_module("tiny_llm_kit.engine.backends.backend_torch").open_safetensors(
+    stored = import_module("tiny_llm_engine.backends.backend_torch").open_safetensors(
         tmp_path / "model.safetensors"
     )
     assert stored["norm"].untyped_storage().nbytes() == stored["norm"].nbytes

@@ -14,15 +14,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from support.close import assert_close
-from tiny_llm_kit.commands import main as command
-from tiny_llm_kit.engine.loading import Loading, load_checkpoint
-from tiny_llm_kit.model.checkpoint import Checkpoint
-from tiny_llm_kit.model.config import read_config
-from tiny_llm_kit.model.families import FAMILIES
-from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.model.tokenizer import load_tokenizer
-from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.terminal import TerminalSession
+from tiny_llm_course.commands import main as command
+from tiny_llm_engine.models.checkpoint import Checkpoint
+from tiny_llm_engine.models.config import read_config
+from tiny_llm_engine.models.families import FAMILIES
+from tiny_llm_engine.models.files import CheckpointError
+from tiny_llm_engine.models.tokenizer import load_tokenizer
+from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.terminal import TerminalSession
+from tiny_llm_extensions.loading import Loading, load_checkpoint
 
 family = runpy.run_path(str(ROOT / "tests_refsol" / "model" / "family_cases.py"))
 CASES, Case, DYNAMIC = family["CASES"], family["Case"], family["DYNAMIC"]

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors, trainers
 
-from tiny_llm_kit.model.tokenizer import load_tokenizer
+from tiny_llm_engine.models.tokenizer import load_tokenizer
 
 fuzz = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TEXTS = ["a queue of requests waits, café; the next step serves it\n"] * 9

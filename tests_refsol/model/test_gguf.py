@@ -16,16 +16,16 @@ from safetensors.numpy import save_file
 
 from tests_refsol.model.family_cases import CASES, oracle
 from tests_refsol.model.gguf_cases import ARCHITECTURES, write_gguf
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.loading import load_checkpoint
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.weights import stored_weights
-from tiny_llm_kit.model.config import Quantization, config_of, read_config
-from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.model.gguf_tensors import wanted_tensors
-from tiny_llm_kit.model.hub import find_model
-from tiny_llm_kit.model.quantization import WeightQuantizer
-from tiny_llm_kit.model.rope_scaling import RopeScaling
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.models.config import Quantization, config_of, read_config
+from tiny_llm_engine.models.files import CheckpointError
+from tiny_llm_engine.models.gguf_tensors import wanted_tensors
+from tiny_llm_engine.models.hub import find_model
+from tiny_llm_engine.models.quantization import WeightQuantizer
+from tiny_llm_engine.models.rope_scaling import RopeScaling
+from tiny_llm_engine.models.weights import stored_weights
+from tiny_llm_extensions.loading import load_checkpoint
+from tiny_llm_extensions.port import Port
 
 BACKENDS = installed_backends()
 FAMILIES = ["qwen3-gqa-tied", "qwen2-gqa-tied", "llama2-mha", "llama-biases", "mixtral-gqa"]
@@ -41,7 +41,7 @@ def numbers(b: Port, weights) -> dict[str, np.ndarray]:
 
 def loaded(path: Path, backend: str, **options) -> dict[str, np.ndarray]:
     weights = load_checkpoint(path, backend, "cpu", "float32", **options).weights
-    module = import_module(f"tiny_llm_kit.engine.backends.backend_{backend}")
+    module = import_module(f"tiny_llm_engine.backends.backend_{backend}")
     return {name: module.to_numpy(array) for name, array in weights.items()}
 
 
@@ -323,7 +323,7 @@ def test_weights_that_are_quantised_at_load_count_as_such(folder, monkeypatch):
 
 def test_the_library_is_imported_when_a_file_is_opened(folder, monkeypatch):
     """Not before: no other model needs it."""
-    for name in [name for name in sys.modules if name.startswith(("gguf", "tiny_llm_kit.model.gguf"))]:
+    for name in [name for name in sys.modules if name.startswith(("gguf", "tiny_llm_engine.models.gguf"))]:
         monkeypatch.delitem(sys.modules, name)
     find_model("tiny-qwen3").config()
     assert not any(name.partition(".")[0] == "gguf" for name in sys.modules)

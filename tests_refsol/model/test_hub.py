@@ -7,11 +7,11 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import filter_repo_objects
 
-from tiny_llm_kit.model import hub
-from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.model.hub import model_path
-from tiny_llm_kit.model.safetensors_folder import weight_files
-from tiny_llm_kit.model.smollm2 import GGUF, smollm2_path
+from tiny_llm_engine.models import hub
+from tiny_llm_engine.models.files import CheckpointError
+from tiny_llm_engine.models.hub import model_path
+from tiny_llm_engine.models.safetensors_folder import weight_files
+from tiny_llm_engine.models.smollm2 import GGUF, smollm2_path
 
 COMMIT = "0" * 40
 ON_THE_HUB = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.model.hub import model_path
+from tiny_llm_engine.models.files import CheckpointError
+from tiny_llm_engine.models.hub import model_path
 
 COMMIT = "0" * 40
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.model.config import ARCHITECTURES, ModelConfig, Quantization, read_config
-from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.model.rope_scaling import KINDS
+from tiny_llm_engine.models.config import ARCHITECTURES, ModelConfig, Quantization, read_config
+from tiny_llm_engine.models.files import CheckpointError
+from tiny_llm_engine.models.rope_scaling import KINDS
 
 FAMILIES = ("Qwen3", "Qwen2", "Llama", "Mistral", "Mixtral", "Qwen3Moe")
 NAMES = ", ".join(f"{family}ForCausalLM" for family in FAMILIES)

@@ -8,9 +8,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from support.quantized import as_words
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.loading import load_checkpoint
-from tiny_llm_kit.model.files import CheckpointError
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.models.files import CheckpointError
+from tiny_llm_extensions.loading import load_checkpoint
 
 BACKENDS = installed_backends()
 WEIGHT, SCALES, BIASES = (f"model.layers.0.mlp.gate_proj.{part}" for part in ("weight", "scales", "biases"))
@@ -19,9 +19,7 @@ WEIGHT, SCALES, BIASES = (f"model.layers.0.mlp.gate_proj.{part}" for part in ("w
 def load(folder, backend: str, dtype: str = "float32") -> np.ndarray:
     checkpoint = load_checkpoint(folder, backend, device="cpu", dtype=dtype)
     assert all(not name.endswith((".scales", ".biases")) for name in checkpoint.weights)
-    return import_module(f"tiny_llm_kit.engine.backends.backend_{backend}").to_numpy(
-        checkpoint.weights[WEIGHT]
-    )
+    return import_module(f"tiny_llm_engine.backends.backend_{backend}").to_numpy(checkpoint.weights[WEIGHT])
 
 
 @pytest.fixture

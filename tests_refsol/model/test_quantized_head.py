@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
-from tiny_llm_kit.model.output_head import HEAD, QuantizedHead
-from tiny_llm_kit.model.quantization import EMBEDDING, WeightQuantizer
+from tiny_llm_engine.models.output_head import HEAD, QuantizedHead
+from tiny_llm_engine.models.quantization import EMBEDDING, WeightQuantizer
+from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint, shape
 
 
 def checkpoint(b, **changes) -> RandomCheckpoint:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Bpe
 from tokenizers import processors
 
-from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.model.tokenization import Tokenizer
-from tiny_llm_kit.model.tokenizer import load_tokenizer
+from tiny_llm_engine.models.files import CheckpointError
+from tiny_llm_engine.models.tokenization import Tokenizer
+from tiny_llm_engine.models.tokenizer import load_tokenizer
 
 fuzz = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TEXT = st.text(

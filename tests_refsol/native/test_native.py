@@ -12,18 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tiny_llm_given.native import NativeKernels, attention, between_products, library
-from tiny_llm_given.native import quantized_product as packing
-from tiny_llm_given.native.attention import KeptArray
-from tiny_llm_given.native.compile_errors import readable
-from tiny_llm_given.native.kernel import of_numpy
-from tiny_llm_given.user_cache import with_checksum
-from tiny_llm_kit.repo import SOURCES
+from tiny_llm_engine.repo import SOURCES
+from tiny_llm_engine.user_cache import with_checksum
+from tiny_llm_extensions.kernels.native import NativeKernels, attention, between_products, library
+from tiny_llm_extensions.kernels.native import quantized_product as packing
+from tiny_llm_extensions.kernels.native.attention import KeptArray
+from tiny_llm_extensions.kernels.native.compile_errors import readable
+from tiny_llm_extensions.kernels.native.kernel import of_numpy
 
 pytestmark = pytest.mark.tool("c++")
 
 PACKAGE = "tiny_llm_ref.native"
-FOLDER, GIVEN = SOURCES / "tiny_llm_ref" / "native", SOURCES / "tiny_llm_given" / "native"
+FOLDER, GIVEN = SOURCES / "tiny_llm_ref" / "native", SOURCES / "tiny_llm_extensions" / "kernels" / "native"
 X86 = platform.machine() in ("x86_64", "AMD64")
 # What the kernels choose by the instructions: all of this machine's, AVX2 at most, and the loops for any processor.
 PATHS = ("", "-mno-avx512f", "-mno-avx") if X86 else ("",)

@@ -5,8 +5,8 @@ import importlib
 import numpy as np
 import pytest
 
-from tiny_llm_given.native.kernel import SMALL, available_threads, threads_for
-from tiny_llm_kit.engine.port import Port
+from tiny_llm_extensions.kernels.native.kernel import SMALL, available_threads, threads_for
+from tiny_llm_extensions.port import Port
 
 pytestmark = [pytest.mark.port("mlx"), pytest.mark.tool("c++")]
 
@@ -18,7 +18,7 @@ def port():
 
 @pytest.fixture(scope="module")
 def native(port):
-    return importlib.import_module("tiny_llm_given.mlx.native")
+    return importlib.import_module("tiny_llm_extensions.kernels.mlx.native")
 
 
 def plain(port, native, rng, O, I, dtype):

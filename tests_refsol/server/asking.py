@@ -9,7 +9,7 @@ from typing import Any
 
 import openai
 
-from tiny_llm_kit.server.background_server import BackgroundServer
+from tiny_llm_server.background_server import BackgroundServer
 
 JSON = {"Content-Type": "application/json"}
 PATIENCE = 300.0  # seconds: only what never comes takes as long

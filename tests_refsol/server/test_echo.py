@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import openai
 import pytest
 
-from tiny_llm_common.packed_model import Sampled
-from tiny_llm_common.scheduled import Piece
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.server.openai_api.completion_format import CompletionFormat, Echo
-from tiny_llm_kit.server.openai_api.formats import FEW
-from tiny_llm_kit.server.openai_api.http_responses import json_parts
+from tiny_llm_engine.packed_model import Sampled
+from tiny_llm_engine.scheduled import Piece
+from tiny_llm_extensions.llm import LLM
 from tiny_llm_ref import SamplingParams
+from tiny_llm_server.openai_api.completion_format import CompletionFormat, Echo
+from tiny_llm_server.openai_api.formats import FEW
+from tiny_llm_server.openai_api.http_responses import json_parts
 
 ENGINE = {"max_model_len": 256, "max_num_seqs": 4, "num_blocks": 64, "block_size": 16, "enforce_eager": True}
 TEXT = "Chunked prefill, é and \U0001f600: what is it?"

@@ -20,19 +20,19 @@ from fastapi import Request
 from openai._constants import DEFAULT_CONNECTION_LIMITS
 from pydantic import ValidationError
 
-from tiny_llm_kit.commands import serve
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.model import template_process
-from tiny_llm_kit.model.chat_template import ChatTemplate, ChatTemplateError
-from tiny_llm_kit.server import arguments
-from tiny_llm_kit.server.background_server import BackgroundServer
-from tiny_llm_kit.server.openai_api import draining_server, middleware
-from tiny_llm_kit.server.openai_api.draining_server import ConnectionLimits, OncePerMinute
-from tiny_llm_kit.server.openai_api.schemas import CompletionBody, Message
-from tiny_llm_kit.server.openai_api.service import LATEST, ReturnTimes
-from tiny_llm_kit.server.openai_api.submission import chat_ids
-from tiny_llm_kit.server.openai_api.text_work import TextWork
-from tiny_llm_kit.server.server import ServerOptions, create_app
+from tiny_llm_course.commands import serve
+from tiny_llm_engine.models import template_process
+from tiny_llm_engine.models.chat_template import ChatTemplate, ChatTemplateError
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_server import arguments
+from tiny_llm_server.background_server import BackgroundServer
+from tiny_llm_server.openai_api import draining_server, middleware
+from tiny_llm_server.openai_api.draining_server import ConnectionLimits, OncePerMinute
+from tiny_llm_server.openai_api.schemas import CompletionBody, Message
+from tiny_llm_server.openai_api.service import LATEST, ReturnTimes
+from tiny_llm_server.openai_api.submission import chat_ids
+from tiny_llm_server.openai_api.text_work import TextWork
+from tiny_llm_server.server import ServerOptions, create_app
 
 from .asking import JSON, PATIENCE, ask, read_to_end, until
 

@@ -10,23 +10,23 @@ from types import ModuleType, SimpleNamespace
 import openai
 import pytest
 
-from tiny_llm_common.packed_model import Sampled
-from tiny_llm_common.scheduled import Piece
-from tiny_llm_kit.commands import serve
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.server.background_server import BackgroundServer
-from tiny_llm_kit.server.openai_api.errors import ApiError, overloaded
-from tiny_llm_kit.server.openai_api.server_options import ServerOptions
-from tiny_llm_kit.server.openai_api.service_contract import ServiceRequest
-from tiny_llm_kit.server.replicas import replica_options
-from tiny_llm_kit.server.replicas.engine_replica import EngineReplica
-from tiny_llm_kit.server.replicas.replica_metrics import ReplicaMetrics
-from tiny_llm_kit.server.replicas.replica_options import INSTALL, ReplicaOptions, not_started, one_line
-from tiny_llm_kit.server.replicas.replica_request import ReplicaPieces
-from tiny_llm_kit.server.replicas.replica_stream import LOST, ReplicaStream
-from tiny_llm_kit.server.replicas.replicated_service import ReplicatedService
-from tiny_llm_kit.server.server import app_around
+from tiny_llm_course.commands import serve
+from tiny_llm_engine.packed_model import Sampled
+from tiny_llm_engine.scheduled import Piece
+from tiny_llm_extensions.llm import LLM
 from tiny_llm_ref import SamplingParams
+from tiny_llm_server.background_server import BackgroundServer
+from tiny_llm_server.openai_api.errors import ApiError, overloaded
+from tiny_llm_server.openai_api.server_options import ServerOptions
+from tiny_llm_server.openai_api.service_contract import ServiceRequest
+from tiny_llm_server.replicas import replica_options
+from tiny_llm_server.replicas.engine_replica import EngineReplica
+from tiny_llm_server.replicas.replica_metrics import ReplicaMetrics
+from tiny_llm_server.replicas.replica_options import INSTALL, ReplicaOptions, not_started, one_line
+from tiny_llm_server.replicas.replica_request import ReplicaPieces
+from tiny_llm_server.replicas.replica_stream import LOST, ReplicaStream
+from tiny_llm_server.replicas.replicated_service import ReplicatedService
+from tiny_llm_server.server import app_around
 
 from .asking import client_of, until
 
@@ -476,7 +476,7 @@ def router(monkeypatch):
     for name in ("ray", "ray.serve"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, "ray.serve.request_router", module)
-    name = "tiny_llm_kit.server.replicas.token_router"
+    name = "tiny_llm_server.replicas.token_router"
     monkeypatch.delitem(sys.modules, name, raising=False)
     made = importlib.import_module(name).TokenRouter()
     monkeypatch.delitem(sys.modules, name)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from tiny_llm_kit.server.openai_api.answer_parts import AnswerDelta, AnswerReader, ThoughtReader
-from tiny_llm_kit.server.openai_api.responses import ResponseBody, ResponsesFormat
 from tiny_llm_ref.serving.loop.request_stream import Piece
+from tiny_llm_server.openai_api.answer_parts import AnswerDelta, AnswerReader, ThoughtReader
+from tiny_llm_server.openai_api.responses import ResponseBody, ResponsesFormat
 
 ENGINE = {"max_model_len": 256, "max_num_seqs": 4, "num_blocks": 64, "block_size": 16, "enforce_eager": True}
 ASKED = {"model": "tiny-qwen3", "temperature": 0}

@@ -25,25 +25,25 @@ from types import SimpleNamespace
 import openai
 import pytest
 
-from tiny_llm_common.packed_model import Sampled
-from tiny_llm_common.scheduled import Piece
-from tiny_llm_kit.commands import serve
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.model.chat_template import ChatTemplate
-from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.server.background_server import BackgroundServer
-from tiny_llm_kit.server.listener import listen, url_of
-from tiny_llm_kit.server.openai_api import draining_server, live_page, live_tabs
-from tiny_llm_kit.server.openai_api.completion_format import CompletionFormat
-from tiny_llm_kit.server.openai_api.formats import ChatFormat
-from tiny_llm_kit.server.openai_api.http_responses import event, json_parts
-from tiny_llm_kit.server.openai_api.schemas import StreamOptions
-from tiny_llm_kit.server.server import ServerOptions, create_app
-from tiny_llm_kit.trace.timeline.live import LiveTimeline
+from tiny_llm_course.commands import serve
+from tiny_llm_course.trace.timeline.live import LiveTimeline
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.models.chat_template import ChatTemplate
+from tiny_llm_engine.packed_model import Sampled
+from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.scheduled import Piece
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.loading import load_network
+from tiny_llm_extensions.port import Port
 from tiny_llm_ref import SamplingParams
+from tiny_llm_server.background_server import BackgroundServer
+from tiny_llm_server.listener import listen, url_of
+from tiny_llm_server.openai_api import draining_server, live_page, live_tabs
+from tiny_llm_server.openai_api.completion_format import CompletionFormat
+from tiny_llm_server.openai_api.formats import ChatFormat
+from tiny_llm_server.openai_api.http_responses import event, json_parts
+from tiny_llm_server.openai_api.schemas import StreamOptions
+from tiny_llm_server.server import ServerOptions, create_app
 
 from .asking import JSON, PATIENCE, ask, client_of, exchange, read_to_end, until
 
@@ -1025,7 +1025,7 @@ def test_an_address_of_ipv6_is_told_in_brackets():
 def test_the_command_serves_and_ends_at_sigterm():
     """A process of its own: signals and exit codes are what this is about."""
     line = "--solution ref --port 0 --max-num-seqs 2 --num-blocks 20 --enforce-eager"
-    command = [sys.executable, "-m", "tiny_llm_kit.commands.serve", *line.split()]
+    command = [sys.executable, "-m", "tiny_llm_course.commands.serve", *line.split()]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     try:

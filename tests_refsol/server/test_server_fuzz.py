@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.server.background_server import BackgroundServer
-from tiny_llm_kit.server.openai_api import schemas, strict_body
-from tiny_llm_kit.server.openai_api.server_options import ServerOptions
-from tiny_llm_kit.server.server import create_app
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_server.background_server import BackgroundServer
+from tiny_llm_server.openai_api import schemas, strict_body
+from tiny_llm_server.openai_api.server_options import ServerOptions
+from tiny_llm_server.server import create_app
 
 # The longest answer that a request may ask for fills the context: here it is short.
 ENGINE = {"max_model_len": 32, "max_num_seqs": 4, "num_blocks": 32, "block_size": 4}

@@ -9,19 +9,19 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.model.chat_template import ChatTemplate
-from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.server.background_server import BackgroundServer
-from tiny_llm_kit.server.openai_api.answer_parts import AnswerReader, ThoughtReader
-from tiny_llm_kit.server.openai_api.finite_schema import finite
-from tiny_llm_kit.server.openai_api.schemas import ChatBody
-from tiny_llm_kit.server.openai_api.tool_calls import FORMATS, CallReader, forced_calls, format_of
-from tiny_llm_kit.server.openai_api.tool_use import ToolUse
-from tiny_llm_kit.server.server import ServerOptions, create_app
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.models.chat_template import ChatTemplate
+from tiny_llm_engine.repo import ROOT
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.loading import load_network
+from tiny_llm_extensions.port import Port
+from tiny_llm_server.background_server import BackgroundServer
+from tiny_llm_server.openai_api.answer_parts import AnswerReader, ThoughtReader
+from tiny_llm_server.openai_api.finite_schema import finite
+from tiny_llm_server.openai_api.schemas import ChatBody
+from tiny_llm_server.openai_api.tool_calls import FORMATS, CallReader, forced_calls, format_of
+from tiny_llm_server.openai_api.tool_use import ToolUse
+from tiny_llm_server.server import ServerOptions, create_app
 
 from .asking import client_of
 

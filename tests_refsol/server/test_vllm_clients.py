@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.server.background_server import BackgroundServer
-from tiny_llm_kit.server.openai_api import middleware, server_log
-from tiny_llm_kit.server.openai_api.metrics import EngineMetrics
-from tiny_llm_kit.server.openai_api.middleware import RequestIds
-from tiny_llm_kit.server.openai_api.strict_body import ANYTHING, CHAT, COMPLETION, GENERATION
-from tiny_llm_kit.server.server import ServerOptions, create_app
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_server.background_server import BackgroundServer
+from tiny_llm_server.openai_api import middleware, server_log
+from tiny_llm_server.openai_api.metrics import EngineMetrics
+from tiny_llm_server.openai_api.middleware import RequestIds
+from tiny_llm_server.openai_api.strict_body import ANYTHING, CHAT, COMPLETION, GENERATION
+from tiny_llm_server.server import ServerOptions, create_app
 
 from .asking import client_of, exchange
 

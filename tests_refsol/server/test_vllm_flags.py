@@ -7,15 +7,15 @@ import socket
 import certifi
 import pytest
 
-from tiny_llm_kit.commands import serve
-from tiny_llm_kit.engine.engine_options import EngineOptions
-from tiny_llm_kit.engine.vllm_arguments import ARGUMENTS, SERVER_ARGUMENTS
-from tiny_llm_kit.model.tokenizer import load_tokenizer
-from tiny_llm_kit.server import vllm_flags
-from tiny_llm_kit.server.arguments import server_options
-from tiny_llm_kit.server.listener import listen
-from tiny_llm_kit.server.openai_api.server_options import ServerOptions
-from tiny_llm_kit.server.server import create_app
+from tiny_llm_course.commands import serve
+from tiny_llm_engine.engine_options import EngineOptions
+from tiny_llm_engine.models.tokenizer import load_tokenizer
+from tiny_llm_extensions.vllm_arguments import ARGUMENTS, SERVER_ARGUMENTS
+from tiny_llm_server import vllm_flags
+from tiny_llm_server.arguments import server_options
+from tiny_llm_server.listener import listen
+from tiny_llm_server.openai_api.server_options import ServerOptions
+from tiny_llm_server.server import create_app
 
 # Flags in the words of people who start vLLM, and what they become here.
 WORKING = [

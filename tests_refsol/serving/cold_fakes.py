@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from support.cold import FakeFolder
-from tiny_llm_common.moves import FOLDER, GONE, POOL, BlockCosts, CopyFailed, Move, Place
-from tiny_llm_given.serving.returns import ColdParts
+from tiny_llm_extensions.cold_blocks.moves import FOLDER, GONE, POOL, BlockCosts, CopyFailed, Move, Place
+from tiny_llm_extensions.cold_blocks.returns import ColdParts
 
 
 def cold_parts(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.pipeline import FakeDevice, Pipeline
-from tiny_llm_kit.trace.simulation.step_cost import Line
+from tiny_llm_course.trace.simulation.step_cost import Line
 from tiny_llm_ref import serving
 
 POLICIES = ["hybrid", *serving.POLICIES]

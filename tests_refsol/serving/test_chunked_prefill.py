@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-import tiny_llm_kit
+import tiny_llm_course
 from support.fake_model import ByteTokenizer, FakeModel
-from tiny_llm_kit.trace.batch.view import BatchLines, SlotBoard
-from tiny_llm_kit.trace.recorder import Recorder
+from tiny_llm_course.trace.batch.view import BatchLines, SlotBoard
+from tiny_llm_course.trace.recorder import Recorder
 from tiny_llm_ref.serving import ChunkedPrefillScheduler, FifoQueue, Request, SamplingParams, Turns
 
 MAX_SEQ_LEN = 24
@@ -509,7 +509,7 @@ class EndsSoon:
 
 def test_the_benchmark_of_the_public_course_runs_as_it_is_written(capsys):
     """Its long prompts fit the slots of 512 tokens with room for an answer; no chunk size changes any answer."""
-    runner, tokenizer = tiny_llm_kit.load(backend="torch", device="cpu", dtype="float32")
+    runner, tokenizer = tiny_llm_course.load(backend="torch", device="cpu", dtype="float32")
     found: list = []
     model = EndsSoon(runner, min(tokenizer.eos_token_ids))
     exec(BENCHMARK, {"model": model, "tokenizer": tokenizer, "found": found})

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from support.pipeline import FakeDevice, FakeStages
 from support.served import Served
 from tests_refsol.serving.cold_fakes import LEVELS, check_levels, cold_parts, with_cold_blocks
-from tiny_llm_common.moves import FOLDER, BlockCosts
-from tiny_llm_given.serving.proposals import Proposals
-from tiny_llm_given.serving.returns import MOST
-from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
-from tiny_llm_kit.trace.simulation.step_cost import Line
+from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
+from tiny_llm_course.trace.simulation.step_cost import Line
+from tiny_llm_extensions.cold_blocks.moves import FOLDER, BlockCosts
+from tiny_llm_extensions.cold_blocks.returns import MOST
+from tiny_llm_extensions.drafts.proposals import Proposals
 from tiny_llm_ref import serving
 
 WAYS = {

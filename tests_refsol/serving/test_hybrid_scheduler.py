@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.served import Served
 from support.steps import steps_of
-from tiny_llm_kit.trace.recorder import Recorder
+from tiny_llm_course.trace.recorder import Recorder
 from tiny_llm_ref import serving
 from tiny_llm_ref.serving import (
     AdaptiveChunker,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.pipeline import Pipeline
-from tiny_llm_given.serving import pipeline as stages
+from tiny_llm_extensions.parallel import pipeline as stages
 from tiny_llm_ref import serving
 
 

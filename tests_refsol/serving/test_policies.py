@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from support.served import Served
-from tiny_llm_given.serving.backfill import Backfill
-from tiny_llm_kit.trace.incidents import (
+from tiny_llm_course.trace.incidents import (
     CORPUS,
     Bound,
     IncidentCase,
@@ -21,8 +20,9 @@ from tiny_llm_kit.trace.incidents import (
     incident,
     table,
 )
-from tiny_llm_kit.trace.incidents.table import broken_by
-from tiny_llm_kit.trace.simulation.step_cost import Line
+from tiny_llm_course.trace.incidents.table import broken_by
+from tiny_llm_course.trace.simulation.step_cost import Line
+from tiny_llm_extensions.policies.backfill import Backfill
 from tiny_llm_lab.studies import incidents
 from tiny_llm_lab.studies.catalogue import STUDIES
 from tiny_llm_lab.studies.served import StudyPlan

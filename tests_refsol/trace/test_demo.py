@@ -12,21 +12,21 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from tiny_llm_kit.commands import demo as command
-from tiny_llm_kit.course.grading.virtual_time import run_virtually
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.solution import resolve_serving
-from tiny_llm_kit.model.tokenization import StreamDetokenizer
-from tiny_llm_kit.model.tokenizer import load_tokenizer
-from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.trace.demo import knobs, prompts, report, session
-from tiny_llm_kit.trace.demo.device_watch import DeviceUse, DeviceWatch, resident_bytes, used_bytes_of
-from tiny_llm_kit.trace.demo.runs import POLICIES, Demo, Knobs
-from tiny_llm_kit.trace.demo.stream import serve_async
-from tiny_llm_kit.trace.demo.view import DemoLines, Pieces, RequestBoard
-from tiny_llm_kit.trace.serve import Serving
-from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
-from tiny_llm_kit.trace.workload import LONG, SHORT, RequestSpec
+from tiny_llm_course.commands import demo as command
+from tiny_llm_course.grading.virtual_time import run_virtually
+from tiny_llm_course.trace.demo import knobs, prompts, report, session
+from tiny_llm_course.trace.demo.device_watch import DeviceUse, DeviceWatch, resident_bytes, used_bytes_of
+from tiny_llm_course.trace.demo.runs import POLICIES, Demo, Knobs
+from tiny_llm_course.trace.demo.stream import serve_async
+from tiny_llm_course.trace.demo.view import DemoLines, Pieces, RequestBoard
+from tiny_llm_course.trace.serve import Serving
+from tiny_llm_course.trace.simulation.simulated_model import SimulatedModel
+from tiny_llm_course.trace.workload import LONG, SHORT, RequestSpec
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.models.tokenization import StreamDetokenizer
+from tiny_llm_engine.models.tokenizer import load_tokenizer
+from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.solution import resolve_serving
 
 NAMES = resolve_serving("ref")
 UNCHUNKED, CHUNKED, PAUSING = POLICIES

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tiny_llm_kit.trace.recorder import Recorder
-from tiny_llm_kit.trace.trace import percentile
+from tiny_llm_course.trace.recorder import Recorder
+from tiny_llm_course.trace.trace import percentile
 
 
 @pytest.mark.parametrize(

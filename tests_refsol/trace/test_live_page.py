@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
-from tiny_llm_kit.engine.solution import resolve_serving
-from tiny_llm_kit.trace.recorder import Recorder
-from tiny_llm_kit.trace.serve import EndlessTokenizer
-from tiny_llm_kit.trace.timeline import live
+from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
+from tiny_llm_course.trace.recorder import Recorder
+from tiny_llm_course.trace.serve import EndlessTokenizer
+from tiny_llm_course.trace.timeline import live
+from tiny_llm_engine.solution import resolve_serving
 
 BLOCKS, BLOCK, PROMISE = 24, 4, live.PROMISE
 REQUESTS = ((5, 9), (3, 12), (61, 3), (4, 4))  # tokens of the prompt and of the answer

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tiny_llm_kit.trace.pipeline import gantt
-from tiny_llm_kit.trace.pipeline.pipeline_run import PipelineRun
-from tiny_llm_kit.trace.pipeline.simulated_pipeline import SimulatedPipeline, pass_in_turns
-from tiny_llm_kit.trace.simulation.step_cost import AdditiveCost, StepWork
+from tiny_llm_course.trace.pipeline import gantt
+from tiny_llm_course.trace.pipeline.pipeline_run import PipelineRun
+from tiny_llm_course.trace.pipeline.simulated_pipeline import SimulatedPipeline, pass_in_turns
+from tiny_llm_course.trace.simulation.step_cost import AdditiveCost, StepWork
 
 PLAIN = AdditiveCost.of_terms(0.0, 1.0, 0.0, 1.0)  # a second for each token of a prompt and each decode
 CHUNK, SMALL, DECODES = (

@@ -20,21 +20,21 @@ from rich.console import Console
 from benchmarks import chunked_prefill
 from book.tools import timeline_screen
 from book.tools.links import read_page
-from tiny_llm_kit.commands import timeline as command
-from tiny_llm_kit.engine import port as ports
-from tiny_llm_kit.engine.backends.installation import installed_backends
-from tiny_llm_kit.engine.solution import resolve_serving
-from tiny_llm_kit.repo import BOOK, command_modules
-from tiny_llm_kit.trace.recorder import Recorder
-from tiny_llm_kit.trace.serve import EndlessTokenizer, NoEnd
-from tiny_llm_kit.trace.simulation.cost_fit import fit_line, fit_traces
-from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
-from tiny_llm_kit.trace.simulation.step_cost import AdditiveCost, Line, pairs
-from tiny_llm_kit.trace.timeline import chrome, page, terminal
-from tiny_llm_kit.trace.timeline.comparison import every_size, simulate
-from tiny_llm_kit.trace.timeline.words import described, figures, row
-from tiny_llm_kit.trace.trace import WHOLE, Trace
-from tiny_llm_kit.trace.workload import among_decodes
+from tiny_llm_course.commands import timeline as command
+from tiny_llm_course.trace.recorder import Recorder
+from tiny_llm_course.trace.serve import EndlessTokenizer, NoEnd
+from tiny_llm_course.trace.simulation.cost_fit import fit_line, fit_traces
+from tiny_llm_course.trace.simulation.simulated_model import SimulatedModel
+from tiny_llm_course.trace.simulation.step_cost import AdditiveCost, Line, pairs
+from tiny_llm_course.trace.timeline import chrome, page, terminal
+from tiny_llm_course.trace.timeline.comparison import every_size, simulate
+from tiny_llm_course.trace.timeline.words import described, figures, row
+from tiny_llm_course.trace.trace import WHOLE, Trace
+from tiny_llm_course.trace.workload import among_decodes
+from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.repo import BOOK, command_modules
+from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_extensions import port as ports
 
 SERVING = resolve_serving("ref")
 # A second for each token, and nothing else.
@@ -436,7 +436,7 @@ SMALL = ("--prompt-tokens", "300", "--decodes", "2", "--prefill-step", "64")
 @pytest.mark.parametrize("port", installed_backends())
 def test_both_runs_by_the_real_model(forks, port, tmp_path):
     options = f"--solution ref --backend {port} --device cpu --model tiny-qwen3-moe".split()
-    done = forks.run("tiny_llm_kit.commands.timeline", *options, *SMALL, *FILES, folder=tmp_path)
+    done = forks.run("tiny_llm_course.commands.timeline", *options, *SMALL, *FILES, folder=tmp_path)
     errors = [line for line in done.stderr.splitlines() if not line.startswith("warning: the load is")]
     assert (done.returncode, errors) == (0, [])
     assert re.search(r"stall steps +4 +0 *\n", done.stdout)

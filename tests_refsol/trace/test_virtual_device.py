@@ -2,7 +2,7 @@
 
 import pytest
 
-from tiny_llm_kit.trace.simulation.virtual_device import VirtualDevice, WorkSpan, served_on_device
+from tiny_llm_course.trace.simulation.virtual_device import VirtualDevice, WorkSpan, served_on_device
 from tiny_llm_ref import serving
 
 BATCH = serving.PackedBatch(token_ids=[7, 8], sample_rows=[0, 1])

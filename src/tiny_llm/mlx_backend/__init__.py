@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from tiny_llm_given.mlx import kv_pools
-from tiny_llm_given.mlx.kv_pools import TinyKvPagedPool
-from tiny_llm_given.mlx.masks import length_mask
-from tiny_llm_given.mlx.paged_kv_cache import TinyKvPagedCache
+from tiny_llm_engine.arrays.mlx import kv_pools
+from tiny_llm_engine.arrays.mlx.kv_pools import TinyKvPagedPool
+from tiny_llm_engine.arrays.mlx.masks import length_mask
+from tiny_llm_engine.arrays.mlx.paged_kv_cache import TinyKvPagedCache
 
 from ..native import NATIVE
 from .attention import (

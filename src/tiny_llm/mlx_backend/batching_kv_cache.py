@@ -4,7 +4,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from tiny_llm_given.mlx.masks import length_mask
+from tiny_llm_engine.arrays.mlx.masks import length_mask
 
 from .kv_cache import TinyKvFullCache, round_up
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
-from tiny_llm_common.tokenizer import Tokenizer
+from tiny_llm_engine.tokenizer import Tokenizer
 
 Model = Callable[[mx.array], mx.array]
 Sampler = Callable[[mx.array], mx.array]

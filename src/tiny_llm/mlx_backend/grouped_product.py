@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from tiny_llm_given.mlx.expert_weights import Experts, reads_no_count
+from tiny_llm_extensions.kernels.mlx.expert_weights import Experts, reads_no_count
 
 
 def grouped_product_by_expert(x: mx.array, weights: Any, counts: mx.array) -> mx.array:

@@ -11,7 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from tiny_llm_given.mlx.quantized_pages import QuantizedPages
+from tiny_llm_engine.arrays.mlx.quantized_pages import QuantizedPages
 
 from ..serving.blocks.block_table import flat_blocks
 from .flash_attention import Statistics, attention_statistics, finish_attention, flash_attention_tiled

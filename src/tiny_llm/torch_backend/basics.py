@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from tiny_llm_given.layers import DenseLinear, Linear, with_bias
+from tiny_llm_engine.arrays.layers import DenseLinear, Linear, with_bias
 
 
 def softmax(x: torch.Tensor, axis: int) -> torch.Tensor:

@@ -9,7 +9,7 @@ import math
 
 import torch
 
-from tiny_llm_given.torch import hpu
+from tiny_llm_engine.arrays.torch import hpu
 
 from .attention import causal_mask
 

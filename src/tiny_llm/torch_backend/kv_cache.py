@@ -5,8 +5,8 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
-from tiny_llm_given.torch import hpu
-from tiny_llm_given.torch.masks import length_mask
+from tiny_llm_engine.arrays.torch import hpu
+from tiny_llm_engine.arrays.torch.masks import length_mask
 
 # A cache grows, and is read, in multiples of this many positions, so that 256 steps have the same shapes.
 STEP = 256

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from tiny_llm_common.groups import Group
-from tiny_llm_common.layer_weights import MixtureShape, ModelShape
-from tiny_llm_given.layers import ExpertMatrices, Linear
-from tiny_llm_given.torch.expert_weights import Experts, has_grouped_kernel
-from tiny_llm_given.torch.hpu_mixture import StaticMixture
+from tiny_llm_engine.arrays.layers import ExpertMatrices, Linear
+from tiny_llm_engine.models.layer_weights import MixtureShape, ModelShape
+from tiny_llm_extensions.gaudi.hpu_mixture import StaticMixture
+from tiny_llm_extensions.kernels.torch.expert_weights import Experts, has_grouped_kernel
+from tiny_llm_extensions.parallel.groups import Group
 
 from ..serving.parallel.shards import vocabulary_of
 from .basics import linear_layer, silu

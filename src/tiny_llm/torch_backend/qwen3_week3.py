@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from tiny_llm_common.packed_model import PackedInputs
-from tiny_llm_given.torch.kv_pools import TinyKvPagedPool
+from tiny_llm_engine.arrays.torch.kv_pools import TinyKvPagedPool
+from tiny_llm_engine.packed_model import PackedInputs
 
 from .packed_attention import packed_attention, packed_mask
 from .qwen3_week2 import Qwen3LayerWeek2, Qwen3ModelWeek2

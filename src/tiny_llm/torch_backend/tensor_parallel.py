@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from tiny_llm_common.groups import Group, PartialSums
-from tiny_llm_common.layer_weights import Checkpoint, ModelShape
-from tiny_llm_given.layers import Linear
+from tiny_llm_engine.arrays.layers import Linear
+from tiny_llm_engine.models.layer_weights import Checkpoint, ModelShape
+from tiny_llm_extensions.parallel.groups import Group, PartialSums
 
 from ..serving.parallel.shards import ROW_PARALLEL, vocabulary_of
 from .basics import AnyEmbedding, linear_layer

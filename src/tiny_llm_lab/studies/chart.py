@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tiny_llm_kit.trace.template import render
+from tiny_llm_course.trace.template import render
 
 LEFT, RIGHT, TOP, BOTTOM = 62, 462, 28, 228
 LEGEND = 16  # height of a line

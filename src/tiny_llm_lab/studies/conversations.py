@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from tiny_llm_common.moves import FOLDER, MEMORY, POOL, QUANTIZED, BlockCosts
-from tiny_llm_given.serving.returns import ColdParts
-from tiny_llm_kit.trace.text import counted
-from tiny_llm_kit.trace.trace import percentile
+from tiny_llm_course.trace.text import counted
+from tiny_llm_course.trace.trace import percentile
+from tiny_llm_extensions.cold_blocks.moves import FOLDER, MEMORY, POOL, QUANTIZED, BlockCosts
+from tiny_llm_extensions.cold_blocks.returns import ColdParts
 
 from ..arrivals import arrival_times
 from .served import StudyPlan

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from tiny_llm_kit.solution_types import Event
-from tiny_llm_kit.trace.simulation.simulator import Simulation
-from tiny_llm_kit.trace.text import counted
-from tiny_llm_kit.trace.workload import SHORT, RequestSpec
+from tiny_llm_course.trace.simulation.simulator import Simulation
+from tiny_llm_course.trace.text import counted
+from tiny_llm_course.trace.workload import SHORT, RequestSpec
+from tiny_llm_engine.solution_types import Event
 
 from ..latency_recorder import LatencyRecorder
 from .hardware import BLOCK, HARDWARE

@@ -8,8 +8,8 @@ None of the figures that the studies are compared with is used here.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tiny_llm_kit.trace.simulation.cost_fit import fit_line
-from tiny_llm_kit.trace.simulation.step_cost import Line, RooflineCost, pairs
+from tiny_llm_course.trace.simulation.cost_fit import fit_line
+from tiny_llm_course.trace.simulation.step_cost import Line, RooflineCost, pairs
 
 from .operator_times import A40_LLAMA2_70B, A100_LLAMA3_8B, LayerTimes
 

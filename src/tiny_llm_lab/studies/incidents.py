@@ -1,7 +1,7 @@
 """Public incidents of serving engines, and which policy fails in which of them."""
 
-from tiny_llm_kit.trace.incidents import CORPUS
-from tiny_llm_kit.trace.incidents.table import marks
+from tiny_llm_course.trace.incidents import CORPUS
+from tiny_llm_course.trace.incidents.table import marks
 
 from .served import StudyPlan
 from .study import Study
@@ -23,6 +23,6 @@ def run(plan: StudyPlan) -> Study:
         rows,
         (
             f"Policies: {', '.join(policies)}.",
-            "16 is about two replicas, a subject of Day 3.7. The links are in tiny_llm_kit/trace/incidents/corpus.py.",
+            "16 is about two replicas, a subject of Day 3.7. Links: tiny_llm_course/trace/incidents/corpus.py.",
         ),
     )

@@ -6,14 +6,14 @@ There are as many micro-batches as stages, each with separate requests.
 from dataclasses import replace
 from statistics import median
 
-from tiny_llm_kit.trace.pipeline.simulated_pipeline import (
+from tiny_llm_course.trace.pipeline.simulated_pipeline import (
     KINDS,
     STAGES,
     SimulatedPipeline,
     kind_of,
     pass_in_turns,
 )
-from tiny_llm_kit.trace.simulation.step_cost import StepWork
+from tiny_llm_course.trace.simulation.step_cost import StepWork
 
 from ..traffic import TRACES, traffic
 from .hardware import HARDWARE

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable
 
-from tiny_llm_kit.solution_types import Sampled, ServingPackage
-from tiny_llm_kit.trace.pipeline.simulated_pipeline import SimulatedPipeline
-from tiny_llm_kit.trace.simulation.simulated_model import SimulatedPackedModel
-from tiny_llm_kit.trace.simulation.simulator import Simulation
-from tiny_llm_kit.trace.simulation.step_cost import StepWork
-from tiny_llm_kit.trace.workload import RequestSpec
+from tiny_llm_course.trace.pipeline.simulated_pipeline import SimulatedPipeline
+from tiny_llm_course.trace.simulation.simulated_model import SimulatedPackedModel
+from tiny_llm_course.trace.simulation.simulator import Simulation
+from tiny_llm_course.trace.simulation.step_cost import StepWork
+from tiny_llm_course.trace.workload import RequestSpec
+from tiny_llm_engine.solution_types import Sampled, ServingPackage
 
 from .hardware import BLOCK
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from tiny_llm_kit.solution_types import ServingPackage
-from tiny_llm_kit.trace.pipeline.simulated_pipeline import SimulatedPipeline
-from tiny_llm_kit.trace.simulation.simulator import Simulation
-from tiny_llm_kit.trace.text import counted
+from tiny_llm_course.trace.pipeline.simulated_pipeline import SimulatedPipeline
+from tiny_llm_course.trace.simulation.simulator import Simulation
+from tiny_llm_course.trace.text import counted
+from tiny_llm_engine.solution_types import ServingPackage
 
 from ..latency_recorder import Latencies, LatencyRecorder
 from ..traffic import TRACES, traffic

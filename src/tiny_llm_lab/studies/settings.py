@@ -1,6 +1,6 @@
 """The paper's four models: targets, budgets, and two steps of each, beside what is published about them."""
 
-from tiny_llm_kit.trace.simulation.step_cost import StepWork
+from tiny_llm_course.trace.simulation.step_cost import StepWork
 
 from .hardware import HARDWARE
 from .served import StudyPlan

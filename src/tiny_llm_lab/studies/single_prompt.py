@@ -3,10 +3,10 @@
 import math
 from dataclasses import replace
 
-from tiny_llm_kit.trace.recorder import Recorder
-from tiny_llm_kit.trace.simulation.simulator import Simulation
-from tiny_llm_kit.trace.simulation.step_cost import StepWork
-from tiny_llm_kit.trace.workload import SHORT, RequestSpec
+from tiny_llm_course.trace.recorder import Recorder
+from tiny_llm_course.trace.simulation.simulator import Simulation
+from tiny_llm_course.trace.simulation.step_cost import StepWork
+from tiny_llm_course.trace.workload import SHORT, RequestSpec
 
 from .hardware import DECODE_CONTEXT, HARDWARE, TILE
 from .served import StudyPlan, of_yi

@@ -8,17 +8,12 @@ from typing import Any
 
 import mlx.core as mx
 
-from tiny_llm_common.groups import Group
-from tiny_llm_common.layer_weights import ModelShape
-from tiny_llm_given.kernel_matrix import is_native
-from tiny_llm_given.layers import ExpertMatrices, Linear
-from tiny_llm_given.mlx.between_products import gated
-from tiny_llm_given.mlx.expert_weights import (
-    Experts,
-    QuantizedExperts,
-    on_cpu,
-    reads_no_count,
-)
+from tiny_llm_engine.arrays.layers import ExpertMatrices, Linear
+from tiny_llm_engine.models.layer_weights import ModelShape
+from tiny_llm_extensions.kernels.kernel_matrix import is_native
+from tiny_llm_extensions.kernels.mlx.between_products import gated
+from tiny_llm_extensions.kernels.mlx.expert_weights import Experts, QuantizedExperts, on_cpu, reads_no_count
+from tiny_llm_extensions.parallel.groups import Group
 
 from ..serving.parallel.shards import vocabulary_of
 from .basics import linear_layer, silu

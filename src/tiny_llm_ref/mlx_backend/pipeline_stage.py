@@ -5,10 +5,10 @@ from typing import Any
 
 import mlx.core as mx
 
-from tiny_llm_common.groups import Group
-from tiny_llm_common.layer_weights import Checkpoint, ModelShape
-from tiny_llm_common.packed_model import PackedInputs
-from tiny_llm_given.mlx.kv_pools import TinyKvPagedPool
+from tiny_llm_engine.arrays.mlx.kv_pools import TinyKvPagedPool
+from tiny_llm_engine.models.layer_weights import Checkpoint, ModelShape
+from tiny_llm_engine.packed_model import PackedInputs
+from tiny_llm_extensions.parallel.groups import Group
 
 from ..serving.parallel.shards import stage_layers
 from .qwen3_week2 import dense_mlp

@@ -6,11 +6,11 @@ from typing import Any
 
 import mlx.core as mx
 
-from tiny_llm_common.layer_weights import Checkpoint, ModelShape, head_norm, layer_weights
-from tiny_llm_given.layers import Linear
-from tiny_llm_given.mlx.masks import window_mask
-from tiny_llm_given.mlx.rope_tables import rope_of
-from tiny_llm_given.windows import behind_windows
+from tiny_llm_engine.arrays.layers import Linear
+from tiny_llm_engine.arrays.mlx.masks import window_mask
+from tiny_llm_engine.arrays.mlx.rope_tables import rope_of
+from tiny_llm_engine.arrays.windows import behind_windows
+from tiny_llm_engine.models.layer_weights import Checkpoint, ModelShape, head_norm, layer_weights
 
 from .basics import embedding_of, linear_layer, silu
 from .kernels import Kernels, choose_kernels

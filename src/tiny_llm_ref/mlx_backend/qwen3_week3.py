@@ -6,8 +6,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from tiny_llm_common.packed_model import PackedInputs
-from tiny_llm_given.mlx.kv_pools import TinyKvPagedPool
+from tiny_llm_engine.arrays.mlx.kv_pools import TinyKvPagedPool
+from tiny_llm_engine.packed_model import PackedInputs
 
 from .packed_attention import packed_attention, packed_mask
 from .qwen3_week2 import Qwen3LayerWeek2, Qwen3ModelWeek2

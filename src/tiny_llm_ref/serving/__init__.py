@@ -1,11 +1,10 @@
 """Policy: what to run next, in plain Python over integers. Imports no array library."""
 
-from tiny_llm_common.answer_text import AnswerText, StopStrings
-from tiny_llm_common.chunk_sizes import LoadChunker
-from tiny_llm_common.drafted import Drafted, Proposer, SpeculationCounts
-from tiny_llm_common.events import Event, Part
-from tiny_llm_common.model import BatchCache, KvCache, ServingModel
-from tiny_llm_common.packed_model import (
+from tiny_llm_engine.answer_text import AnswerText, StopStrings
+from tiny_llm_engine.chunk_sizes import LoadChunker
+from tiny_llm_engine.events import Event, Part
+from tiny_llm_engine.loop_state import NotServing, QueueFull
+from tiny_llm_engine.packed_model import (
     Bucket,
     FlatBlocks,
     PackedBatch,
@@ -15,12 +14,13 @@ from tiny_llm_common.packed_model import (
     PipelinedModel,
     Sampled,
 )
-from tiny_llm_common.padding import pad_chunk_reads
-from tiny_llm_common.request_life import Completion, FifoQueue, RequestQueue, model_call
-from tiny_llm_common.sampling import SamplingParams, plain_ids
-from tiny_llm_common.scheduled import Piece, Scheduled
-from tiny_llm_common.structured_outputs import StructuredOutputsParams
-from tiny_llm_given.serving.loop_state import NotServing, QueueFull
+from tiny_llm_engine.request_life import Completion, FifoQueue, RequestQueue, model_call
+from tiny_llm_engine.sampling import SamplingParams, plain_ids
+from tiny_llm_engine.scheduled import Piece, Scheduled
+from tiny_llm_engine.serving_model import BatchCache, KvCache, ServingModel
+from tiny_llm_engine.structured_outputs import StructuredOutputsParams
+from tiny_llm_extensions.drafts.drafted import Drafted, Proposer, SpeculationCounts
+from tiny_llm_extensions.graphs.padding import pad_chunk_reads
 
 from .async_scheduling.placeholders import (
     can_decode_ahead,

@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from tiny_llm_given.torch import kv_pools
-from tiny_llm_given.torch.kv_pools import TinyKvPagedPool
-from tiny_llm_given.torch.masks import length_mask
-from tiny_llm_given.torch.paged_kv_cache import TinyKvPagedCache
+from tiny_llm_engine.arrays.torch import kv_pools
+from tiny_llm_engine.arrays.torch.kv_pools import TinyKvPagedPool
+from tiny_llm_engine.arrays.torch.masks import length_mask
+from tiny_llm_engine.arrays.torch.paged_kv_cache import TinyKvPagedCache
 
 from ..native import NATIVE
 from .attention import (

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from tiny_llm_given.torch import hpu
-from tiny_llm_given.torch.masks import length_mask
+from tiny_llm_engine.arrays.torch import hpu
+from tiny_llm_engine.arrays.torch.masks import length_mask
 
 from .kv_cache import TinyKvFullCache, round_up
 

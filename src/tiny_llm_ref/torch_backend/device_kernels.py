@@ -6,7 +6,7 @@ from typing import cast
 
 import torch
 
-from tiny_llm_given.torch import hpu
+from tiny_llm_engine.arrays.torch import hpu
 
 from .basics import RMSNorm
 from .flash_attention import flash_attention_device, flash_attention_tiled

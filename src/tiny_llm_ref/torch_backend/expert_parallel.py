@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from tiny_llm_common.groups import Group
+from tiny_llm_extensions.parallel.groups import Group
 
 from ..serving.parallel.expert_exchange import exchange_plan
 from .router import sort_by_expert

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from tiny_llm_common.tokenizer import Tokenizer
+from tiny_llm_engine.tokenizer import Tokenizer
 
 Model = Callable[[torch.Tensor], torch.Tensor]
 Sampler = Callable[[torch.Tensor], torch.Tensor]

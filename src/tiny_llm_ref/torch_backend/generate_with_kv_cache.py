@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from tiny_llm_common.tokenizer import Tokenizer
+from tiny_llm_engine.tokenizer import Tokenizer
 
 from .generate import Sampler, prompt_ids, simple_generate
 from .qwen3_week2 import Qwen3ModelWeek2

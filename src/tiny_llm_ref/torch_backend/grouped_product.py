@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from tiny_llm_given.torch.expert_weights import Experts
+from tiny_llm_extensions.kernels.torch.expert_weights import Experts
 
 
 def grouped_product_by_expert(x: torch.Tensor, weights: Any, counts: torch.Tensor) -> torch.Tensor:

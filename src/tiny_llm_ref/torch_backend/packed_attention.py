@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from tiny_llm_common.packed_model import PackedInputs
+from tiny_llm_engine.packed_model import PackedInputs
 
 from .flash_attention import Statistics, finish_attention, fused_statistics, merge_attention
 from .paged_attention import PastMask, block_mask, paged_decode_statistics, paged_prompt_statistics, past_mask

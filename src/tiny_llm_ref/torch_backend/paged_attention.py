@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tiny_llm_given.torch.quantized_pages import QuantizedPages
+from tiny_llm_engine.arrays.torch.quantized_pages import QuantizedPages
 
 from ..serving.blocks.block_table import flat_blocks
 from .flash_attention import Statistics, finish_attention, fused_statistics

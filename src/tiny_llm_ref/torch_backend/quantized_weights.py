@@ -5,8 +5,8 @@ from typing import Protocol
 
 import torch
 
-from tiny_llm_given.torch.hpu_quantized import uint4_matrix
-from tiny_llm_given.torch.int4 import Int4Matrix, has_int4_kernel
+from tiny_llm_extensions.gaudi.hpu_quantized import uint4_matrix
+from tiny_llm_extensions.kernels.torch.int4 import Int4Matrix, has_int4_kernel
 
 from .quantize import (
     check_product,

@@ -2,7 +2,7 @@
 
 import torch
 
-from tiny_llm_common.layer_weights import NO_HEAD_NORMS, Checkpoint, layer_weights
+from tiny_llm_engine.models.layer_weights import NO_HEAD_NORMS, Checkpoint, layer_weights
 
 from .basics import Embedding, RMSNorm, linear
 from .qwen3_attention import Qwen3MultiHeadAttention

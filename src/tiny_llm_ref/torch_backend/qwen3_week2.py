@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from tiny_llm_common.layer_weights import Checkpoint, ModelShape, head_norm, layer_weights
-from tiny_llm_given.layers import Linear
-from tiny_llm_given.torch.masks import window_mask
-from tiny_llm_given.torch.rope_tables import rope_of
-from tiny_llm_given.windows import behind_windows
+from tiny_llm_engine.arrays.layers import Linear
+from tiny_llm_engine.arrays.torch.masks import window_mask
+from tiny_llm_engine.arrays.torch.rope_tables import rope_of
+from tiny_llm_engine.arrays.windows import behind_windows
+from tiny_llm_engine.models.layer_weights import Checkpoint, ModelShape, head_norm, layer_weights
 
 from .basics import embedding_of, linear_layer, silu
 from .kernels import Kernels, choose_kernels

@@ -1,7 +1,7 @@
 """Hybrid batches: decodes, then chunks of prompts, under one token budget (Sarathi-Serve, Agrawal et al., 2024)."""
 
-from tiny_llm_common.scheduled import Scheduled
-from tiny_llm_given.serving.admission import ServingState
+from tiny_llm_engine.admission import ServingState
+from tiny_llm_engine.scheduled import Scheduled
 
 from ..blocks.block_table import BlockTable
 from .sequence import Sequence, pack

@@ -3,10 +3,10 @@
 from collections import abc
 from typing import Any
 
-from tiny_llm_common import packed_model
-from tiny_llm_common.packed_model import PackedBatch, PackedInputs
-from tiny_llm_common.sampling import SamplingParams
-from tiny_llm_common.scheduled import Scheduled, SequenceState
+from tiny_llm_engine import packed_model
+from tiny_llm_engine.packed_model import PackedBatch, PackedInputs
+from tiny_llm_engine.sampling import SamplingParams
+from tiny_llm_engine.scheduled import Scheduled, SequenceState
 
 from ..blocks.block_table import flat_blocks
 

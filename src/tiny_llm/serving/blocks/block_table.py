@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from tiny_llm_common.packed_model import FlatBlocks
+from tiny_llm_engine.packed_model import FlatBlocks
 
 from .block_allocator import BlockAllocator, block_hash
 

@@ -1,7 +1,7 @@
 """Padding: the lists of a packed batch at the lengths of a bucket, so that no row and no key of the batch changes."""
 
-from tiny_llm_common.packed_model import Bucket, PackedInputs, PastReads
-from tiny_llm_common.padding import NOTHING, pad_blocks, pad_chunk_reads, pad_to
+from tiny_llm_engine.packed_model import Bucket, PackedInputs, PastReads
+from tiny_llm_extensions.graphs.padding import NOTHING, pad_blocks, pad_chunk_reads, pad_to
 
 
 def pad_decode_reads(

@@ -4,10 +4,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from tiny_llm_common.events import Listener
-from tiny_llm_common.model import ServingModel
-from tiny_llm_common.request_life import Completion
-from tiny_llm_common.tokenizer import Tokenizer
+from tiny_llm_engine.events import Listener
+from tiny_llm_engine.request_life import Completion
+from tiny_llm_engine.serving_model import ServingModel
+from tiny_llm_engine.tokenizer import Tokenizer
 
 from .batch import Batch
 from .request import Request, as_request

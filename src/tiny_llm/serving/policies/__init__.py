@@ -2,28 +2,28 @@
 
 All are the loop of Day 3.3 with another plan. The day's tasks are the profile of steps and the budget
 under a target (`step_profile`), Orca, paced prefill, ageing, slack and preemption by class; the other
-policies are given, in `tiny_llm_given/serving/policies.py`.
+policies are given, in `tiny_llm_extensions/policies/policies.py`.
 """
 
 import time
 from collections.abc import Callable
 from typing import Any
 
-from tiny_llm_common.chunk_sizes import Chunker
-from tiny_llm_common.events import EventQueue, Listener
-from tiny_llm_common.limits import Limits
-from tiny_llm_common.packed_model import PackedModel
-from tiny_llm_common.request_life import FifoQueue, WaitingLine
-from tiny_llm_common.scheduled import Scheduled
-from tiny_llm_given.serving import policies
-from tiny_llm_given.serving.admission import ServingState
-from tiny_llm_given.serving.ahead import Ahead, AheadTasks
-from tiny_llm_given.serving.drafting import Drafting, DraftTasks
-from tiny_llm_given.serving.pipeline import Pipeline, share_decodes
-from tiny_llm_given.serving.prompt_rules import ChunkerRule, PaddedSteps
-from tiny_llm_given.serving.proposals import Proposals
-from tiny_llm_given.serving.returns import ColdParts, Returns
-from tiny_llm_given.serving.step_loop import StepLoop
+from tiny_llm_engine.admission import ServingState
+from tiny_llm_engine.chunk_sizes import Chunker
+from tiny_llm_engine.events import EventQueue, Listener
+from tiny_llm_engine.limits import Limits
+from tiny_llm_engine.packed_model import PackedModel
+from tiny_llm_engine.request_life import FifoQueue, WaitingLine
+from tiny_llm_engine.scheduled import Scheduled
+from tiny_llm_engine.step_loop import StepLoop
+from tiny_llm_extensions.asynchronous.ahead import Ahead, AheadTasks
+from tiny_llm_extensions.cold_blocks.returns import ColdParts, Returns
+from tiny_llm_extensions.drafts.drafting import Drafting, DraftTasks
+from tiny_llm_extensions.drafts.proposals import Proposals
+from tiny_llm_extensions.parallel.pipeline import Pipeline, share_decodes
+from tiny_llm_extensions.policies import policies
+from tiny_llm_extensions.policies.prompt_rules import ChunkerRule, PaddedSteps
 
 from ..async_scheduling.placeholders import can_decode_ahead, make_room_ahead, pack_ahead
 from ..batching.hybrid_scheduler import HybridScheduler

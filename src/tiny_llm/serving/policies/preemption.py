@@ -1,6 +1,6 @@
 """Preemption by class: which requests give up slots and blocks, and for which."""
 
-from tiny_llm_given.serving.admission import ServingState
+from tiny_llm_engine.admission import ServingState
 
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..batching.sequence import Sequence

@@ -2,8 +2,8 @@
 
 from collections import abc
 
-from tiny_llm_common.packed_model import PackedBatch
-from tiny_llm_common.scheduled import Scheduled
+from tiny_llm_engine.packed_model import PackedBatch
+from tiny_llm_engine.scheduled import Scheduled
 
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..batching.sequence import Sequence

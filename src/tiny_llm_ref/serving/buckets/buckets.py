@@ -5,8 +5,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiny_llm_common.packed_model import Bucket, PackedBatch
-from tiny_llm_given.serving.prompt_rules import PaddedSteps, PaddingRule
+from tiny_llm_engine.packed_model import Bucket, PackedBatch
+from tiny_llm_extensions.policies.prompt_rules import PaddedSteps, PaddingRule
 
 from ..batching.padded_budget import room_for_prompts, tokens_to_delay
 from .bucket_sizes import STRATEGIES, bucketize, exponential_ladder

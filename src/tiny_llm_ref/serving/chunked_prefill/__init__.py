@@ -7,9 +7,9 @@ its metrics, and whose turn it is.
 from collections.abc import Sequence
 from typing import Any
 
-from tiny_llm_common.model import ServingModel
-from tiny_llm_common.request_life import Completion
-from tiny_llm_common.tokenizer import Tokenizer
+from tiny_llm_engine.request_life import Completion
+from tiny_llm_engine.serving_model import ServingModel
+from tiny_llm_engine.tokenizer import Tokenizer
 
 from .batch_generate import batch_generate as _batch_generate
 from .chunked_prefill import batch_generate_with_chunked_prefill

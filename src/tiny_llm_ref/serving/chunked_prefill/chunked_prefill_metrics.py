@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from tiny_llm_common.events import Event, number_of
+from tiny_llm_engine.events import Event, number_of
 
 
 def percentile(values: Sequence[float], p: float) -> float:

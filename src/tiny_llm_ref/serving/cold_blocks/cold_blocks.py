@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from tiny_llm_common.moves import GONE, POOL, Move, Place
+from tiny_llm_extensions.cold_blocks.moves import GONE, POOL, Move, Place
 
 from ..blocks.block_allocator import PrefixCache
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
-from tiny_llm_common.moves import BlockCosts
+from tiny_llm_extensions.cold_blocks.moves import BlockCosts
 
 
 def blocks_to_bring_back(levels: Sequence[str], costs: BlockCosts) -> int:

@@ -1,13 +1,13 @@
 """The loop around a serving engine: many readers on an asyncio event loop, one thread that owns the device.
 
-Knows requests, streams and steps. Knows no HTTP, no text, no arrays: the server of `kit/server` is one user of it.
+Knows requests, streams and steps. Knows no HTTP, no text, no arrays: `tiny_llm_server` is one user of it.
 """
 
 import asyncio
 from collections import abc
 
-from tiny_llm_common.scheduled import EngineRequest, Piece
-from tiny_llm_given.serving.loop_state import LoopState, NotServing, QueueFull
+from tiny_llm_engine.loop_state import LoopState, NotServing, QueueFull
+from tiny_llm_engine.scheduled import EngineRequest, Piece
 
 from .request_stream import RequestStream
 

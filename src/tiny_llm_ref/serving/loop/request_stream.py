@@ -4,7 +4,7 @@ import asyncio
 from collections import abc
 from collections.abc import AsyncIterator, Callable
 
-from tiny_llm_common.scheduled import EngineRequest, Piece
+from tiny_llm_engine.scheduled import EngineRequest, Piece
 
 
 class RequestStream:

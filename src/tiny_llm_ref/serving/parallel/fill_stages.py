@@ -1,7 +1,7 @@
 """What keeps the stages of a pipeline busy: micro-batches that are planned before earlier ones are computed."""
 
-from tiny_llm_common.in_flight import InFlight
-from tiny_llm_given.serving.pipeline import Pipeline
+from tiny_llm_extensions.parallel.in_flight import InFlight
+from tiny_llm_extensions.parallel.pipeline import Pipeline
 
 
 def fill_stages(pipeline: Pipeline) -> None:

@@ -1,7 +1,7 @@
 """Which kinds of work a step mixes: Orca computes both in every step, paced prefill never."""
 
-from tiny_llm_common.scheduled import Scheduled
-from tiny_llm_given.serving.admission import ServingState
+from tiny_llm_engine.admission import ServingState
+from tiny_llm_engine.scheduled import Scheduled
 
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..batching.sequence import Sequence

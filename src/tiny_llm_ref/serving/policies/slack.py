@@ -2,10 +2,10 @@
 
 import math
 
-from tiny_llm_common.scheduled import Scheduled
-from tiny_llm_given.serving.admission import ServingState
-from tiny_llm_given.serving.backfill import Backfill
-from tiny_llm_given.serving.slack_plans import (
+from tiny_llm_engine.admission import ServingState
+from tiny_llm_engine.scheduled import Scheduled
+from tiny_llm_extensions.policies.backfill import Backfill
+from tiny_llm_extensions.policies.slack_plans import (
     check_slack_options,
     is_turn_of_prompts,
     make_way,

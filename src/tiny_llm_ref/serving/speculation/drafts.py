@@ -3,9 +3,9 @@
 from collections import abc
 from collections.abc import Callable
 
-from tiny_llm_common.drafted import Drafted, drafts_of
-from tiny_llm_common.packed_model import PackedBatch, Sampled
-from tiny_llm_common.scheduled import Scheduled
+from tiny_llm_engine.packed_model import PackedBatch, Sampled
+from tiny_llm_engine.scheduled import Scheduled
+from tiny_llm_extensions.drafts.drafted import Drafted, drafts_of
 
 from ..blocks.block_allocator import BlockAllocator
 from ..blocks.block_table import BlockTable

@@ -1,0 +1,122 @@
+"""`pdm run batch-main`: answer many prompts with continuous batching, several in each step."""
+
+import argparse
+import sys
+
+from rich.console import Console
+
+from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.terminal import INTERRUPTED, command, fail, write_file
+from tiny_llm_extensions.arguments import (
+    add_model_arguments,
+    add_sampling_arguments,
+    add_week3_arguments,
+    check_engine_arguments,
+    output_argument,
+    stop_argument,
+    text_argument,
+    whole_number,
+)
+
+from ..address import Day
+from ..capabilities import choose_backend, ends_at_a_blank, load, open_llm, unused_days
+from ..trace.batch.job import BatchJob, make_engine_job, make_job
+from ..trace.batch.view import BatchLines, SlotBoard
+from ..trace.live import LiveTable
+from ..trace.prompts import QUESTIONS, read_prompts
+from ..trace.provenance import provenance
+from ..trace.serve import Serving
+from ..trace.timeline import chrome
+from ..trace.trace import WHOLE
+
+LOADED = ("model", "solution", "backend", "device", "dtype", "quantize", "seed")
+ENGINE = ("enforce_eager", "activations", "tensor_parallel_size", "enable_expert_parallel", "seed")
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """Parse the options and resolve `auto`."""
+    top = argparse.ArgumentParser(prog="pdm run batch-main", description=__doc__)
+    add = top.add_argument
+    add("--prompt", type=text_argument, default=[], action="append", metavar="TEXT",
+        help="prompt; repeatable")  # fmt: skip
+    add("--prompts-file", metavar="FILE", help="a prompt a line, UTF-8; - is standard input")
+    add("--slots", type=whole_number(1), default=4, metavar="N",
+        help="prompts at a time, at most; default: 4")  # fmt: skip
+    add("--prefill-step", type=whole_number(1, WHOLE), metavar="N",
+        help="week 2: prompts in chunks of at most this many tokens (Day 2.7); default: whole prompts")  # fmt: skip
+    add("--max-seq-len", type=whole_number(2), default=512, metavar="N",
+        help="tokens of a prompt and its answer")  # fmt: skip
+    add("--stop", type=stop_argument, action="append", metavar="TEXT",
+        help="ends an answer and is not part of it; repeatable")  # fmt: skip
+    add("--no-template", dest="template", action="store_false", help="continue the prompts as they are")
+    add("--trace", type=output_argument, metavar="FILE",
+        help="also write what happened when, for ui.perfetto.dev")  # fmt: skip
+    add("--plain", action="store_true", help="lines instead of a table, on a terminal too")
+    add("--loader", default="auto", choices=["auto", "week2", "week3"],
+        help="which week's engine; auto: that of week 2")  # fmt: skip
+    add_model_arguments(top, solution="ref")
+    add_week3_arguments(top)
+    add_sampling_arguments(top)
+    options = top.parse_args(argv)
+    options.backend = choose_backend(options.solution, options.backend)
+    return options
+
+
+def job_of(options: argparse.Namespace) -> BatchJob:
+    """Load the model; bad options or files end the command with one line."""
+    try:
+        check_engine_arguments(options)
+        lines = [] if options.prompts_file is None else read_prompts(options.prompts_file)
+        prompts = [*options.prompt, *lines] or list(QUESTIONS)
+        names = resolve_serving(options.solution)
+        drawn = options.temperature, options.top_p, options.top_k
+        sampling = names.SamplingParams(*drawn, options.max_tokens, options.stop)
+        limits = {"sampling": sampling, "template": options.template}
+        if options.loader == "week3":
+            if options.prefill_step:
+                raise ValueError("--prefill-step: week 3's engine has a token budget instead: leave it out")
+            seqs = min(options.slots, len(prompts))
+            engine = {name: getattr(options, name) for name in ENGINE}
+            llm = open_llm(options, max_num_seqs=seqs, max_model_len=options.max_seq_len, **engine)
+            return make_engine_job(llm.engine, prompts, **limits)
+        named = {name: getattr(options, name) for name in LOADED}
+        model, tokenizer = load(max_model_len=options.max_seq_len, **named)
+        serving = Serving(names, model, tokenizer)
+        limits["prefill_step"] = options.prefill_step
+        return make_job(serving, options.backend, prompts, options.slots, options.max_seq_len, **limits)
+    except ValueError as error:  # no such device here, files that are unusable, a number out of range
+        fail(error)
+
+
+def choose_view(options: argparse.Namespace, job: BatchJob, console: Console) -> LiveTable | BatchLines:
+    """Choose the view: a table on a terminal, lines for a file or a pipe."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty() and not console.is_dumb_terminal
+    if is_terminal and not options.plain:
+        return LiveTable(SlotBoard(job.requests, job.slots), console)
+    return BatchLines(console, job.prompts)
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Run the command on one console and return the exit code."""
+    job = job_of(options)
+    interrupted = job.report(lambda *shown: choose_view(options, *shown), console)
+    if options.trace:
+        source = {"model": str(options.model), "solution": options.solution, "port": options.backend}
+        source |= provenance(job.serving.model.device)
+        write_file(options.trace, chrome.text([job.recorder.trace("batch-main", WHOLE, source)]))
+    return INTERRUPTED if interrupted else int(bool(job.failed))
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    options = parse(argv)
+    used = ["sampling"] * bool(options.temperature) + ["quantization"] * bool(options.quantize)
+    needs = Day(2, 7) if options.prefill_step else Day(2, 6)
+    needs = Day(3, 3) if options.loader == "week3" else needs
+    with ends_at_a_blank(needs=needs, unused=unused_days(*used)):
+        code = run(options, Console(highlight=False))
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

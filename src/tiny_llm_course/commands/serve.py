@@ -1,0 +1,284 @@
+"""`pdm run serve`: an OpenAI-compatible server around Week 3's engine."""
+
+import argparse
+import gc
+import os
+import ssl
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tiny_llm_engine.engine_options import CHUNKED_BUDGET, check_policy
+from tiny_llm_engine.models.weights.random_weights import check_layers
+from tiny_llm_engine.solution import SOLUTIONS, resolve_serving
+from tiny_llm_engine.terminal import FatalError, command, fail
+from tiny_llm_extensions.arguments import add_engine_arguments, add_model_arguments, engine_options
+from tiny_llm_extensions.job import Job
+from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.parallel.start import follow_if_launched
+from tiny_llm_server.arguments import (
+    add_frontend_arguments,
+    add_replica_arguments,
+    add_server_arguments,
+    add_shape_arguments,
+    server_options,
+)
+from tiny_llm_server.listener import listen, url_of
+from tiny_llm_server.vllm_flags import expanded
+
+from ..address import Day
+from ..capabilities import choose_backend, ends_at_a_blank, open_llm
+from ..capabilities import engine_options as filled_options
+from ..doctor.probe import why_no_kernels
+from ..trace.text import counted
+
+if TYPE_CHECKING:
+    from tiny_llm_server.openai_api.draining_server import DrainingServer
+    from tiny_llm_server.openai_api.server_options import ServerOptions
+    from tiny_llm_server.replicas.replica_options import ReplicaOptions
+
+SINGLE = ("uds", "ssl_keyfile", "chat_template")  # options that Ray's own HTTP server does not have
+# The engine's thread releases the interpreter's lock in every kernel, and waits up to this long to have it back while
+# the event loop writes to its readers. Python's 5 ms are as long as a step of a small model.
+SWITCH_SECONDS = 0.0005
+SLIDER_TOKENS = 2048  # of a step: the page's long prompt of 2,000 tokens among its short ones
+WRONG_PEM = "not a PEM file of this kind, or a key that has a password or belongs to another certificate"
+EXAMPLE = """when it is ready, in another terminal:
+
+  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{"messages": [{"role": "user", "content": "What is chunked prefill?"}], "max_tokens": 64}'
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="pdm run serve",
+        description=__doc__,
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_frontend_arguments(top)
+    add_server_arguments(top)
+    add_replica_arguments(top)
+    add_model_arguments(top, solution="ref")
+    add_shape_arguments(top)
+    add_engine_arguments(top, scheduling_policy="priority")
+    return top
+
+
+def parsed(argv: list[str]) -> argparse.Namespace:
+    """The options of the command line, of files and of the environment; a wrong one ends the command with one line."""
+    top = parser()
+    try:
+        options = top.parse_args(expanded(top, argv, os.environ))
+    except ValueError as error:
+        fail(error)
+    options.model = options.model_tag or options.model
+    if options.tokenizer not in (None, options.model):
+        fail(f"--tokenizer is {options.tokenizer}: the tokenizer is the model's own; leave it out")
+    if bool(options.ssl_keyfile) != bool(options.ssl_certfile):
+        fail("TLS needs both --ssl-keyfile and --ssl-certfile")
+    check_tls(options)
+    return options
+
+
+def check_tls(options: argparse.Namespace) -> None:
+    """End the command with one line if a file of TLS is missing, or is not what its option says."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for name, load in {
+        "ssl_certfile": context.load_verify_locations,
+        "ssl_ca_certs": context.load_verify_locations,
+        "ssl_keyfile": partial(context.load_cert_chain, options.ssl_certfile, password=""),
+    }.items():
+        file = getattr(options, name)
+        try:
+            if file is not None:
+                load(file)
+        except OSError as error:
+            reason = WRONG_PEM if isinstance(error, ssl.SSLError) else error.strerror
+            fail(f"--{name.replace('_', '-')} {file}: {reason}")
+
+
+def make_llm(options: argparse.Namespace, engine: dict[str, object]) -> LLM:
+    """Open the `LLM` that the options ask for, also with random weights; runs on the engine's thread.
+
+    Says so if it has to do without the kernels in C++.
+    """
+    llm = opened(options, engine)
+    if options.chat_template is not None:
+        llm.engine.tokenizer.use_chat_template(options.chat_template)
+    if llm.engine.port.device == "cpu" and (why := why_no_kernels()) is not None:
+        print(f"no kernels in C++, so steps take up to several times as long: {why}", file=sys.stderr)
+    return llm
+
+
+def opened(options: argparse.Namespace, engine: dict[str, object]) -> LLM:
+    """The `LLM` that the options ask for."""
+    if check_layers(options.config, bool(options.random_weights), options.layers):
+        solution = SOLUTIONS[options.solution]
+        where = solution, options.backend, options.device, options.dtype, options.model, options.quantize
+        given = {**filled_options(solution, options.backend), **engine}
+        shape = {"config": options.config, "layers": options.layers}
+        return LLM.of_job(Job(*where, engine_options=given, random_weights=shape))
+    return open_llm(options, **engine)
+
+
+def say_ready(url: str, name: str) -> None:
+    """Print that the server is ready, with its URL and the name of the model."""
+    print(f"ready on {url} (model {name}; a page for browsers, and OpenAI's API under /v1)", flush=True)
+
+
+def begin(url: str, name: str) -> None:
+    """Set what was loaded apart from garbage collections, which stop every stream; then say that all is ready."""
+    gc.collect()
+    gc.freeze()
+    say_ready(url, name)
+
+
+def server_of(
+    options: argparse.Namespace, on_ready: Callable[[str], object] = lambda name: None
+) -> "DrainingServer":
+    """The server, not yet started.
+
+    Args:
+        on_ready: called with the name of the model once requests are accepted.
+
+    Raises:
+        ValueError: an option is out of range.
+    """
+    from tiny_llm_server.openai_api.draining_server import ConnectionLimits, DrainingServer
+    from tiny_llm_server.server import create_app
+
+    from ..trace.timeline.live import LiveTimeline
+
+    served = server_options(options)
+    app = create_app(llm_opener(options, served), served, LiveTimeline(served.model_name))
+    limits = ConnectionLimits.within(options.max_connections)
+    ready = partial(on_ready, served.model_name)
+    names = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_cert_reqs")
+    tls = {name: getattr(options, name) for name in names}
+    level = options.uvicorn_log_level
+    return DrainingServer(app, options.host, options.port, limits, ready, log_level=level, **tls)
+
+
+def engine_opener(options: argparse.Namespace) -> Callable[[], LLM]:
+    """What opens the `LLM` that the options ask for, in this process or in a replica.
+
+    Raises:
+        ValueError: an option is out of range.
+    """
+    check_layers(options.config, bool(options.random_weights), options.layers)
+    check_policy(resolve_serving(options.solution), options.policy)
+    options.backend = choose_backend(options.solution, options.backend)
+    return partial(make_llm, options, engine_options(options))
+
+
+def llm_opener(options: argparse.Namespace, served: "ServerOptions") -> Callable[[], LLM]:
+    """As `engine_opener`; without --max-num-batched-tokens the page's slider reaches `SLIDER_TOKENS`.
+
+    The engine is planned for such steps and begins with the usual ones. It is left as it is where the largest step
+    decides more: in policies that measure steps, for chunks by load, and for drafts.
+    """
+    is_usual = options.policy in ("hybrid", "separate") and options.enable_chunked_prefill
+    changes = options.max_num_batched_tokens, options.scale_chunks_by_load, options.speculative_config
+    if not (served.live_controls and is_usual) or any(changes):
+        return engine_opener(options)
+    options.max_num_batched_tokens = max(SLIDER_TOKENS, options.max_num_seqs)
+    opens, first = engine_opener(options), max(CHUNKED_BUDGET, options.max_num_seqs)
+
+    def opened_with_usual_steps() -> LLM:
+        llm = opens()
+        llm.engine.loop.scheduler.max_num_batched_tokens = first
+        return llm
+
+    return opened_with_usual_steps
+
+
+def replica_application(options: argparse.Namespace) -> tuple[Any, "ReplicaOptions"]:
+    """The application of Ray Serve that the options ask for, and its `ReplicaOptions`.
+
+    Raises:
+        ImportError: Ray Serve is not installed.
+        ValueError: an option is out of range.
+    """
+    from tiny_llm_server.replicas.replica_options import ReplicaOptions, check_ray
+
+    opens, served, most = engine_opener(options), server_options(options), options.max_num_seqs
+    replicas = ReplicaOptions(
+        options.replicas,
+        options.max_replicas,
+        options.target_ongoing_requests or most,
+        2 * (most + options.max_queue),
+        options.device,
+        options.block_size,
+        max(1, (os.cpu_count() or 1) // (options.max_replicas or options.replicas)),
+    )
+    check_ray()
+    from tiny_llm_server.replicas.deployments import application
+
+    return application(opens, options.model, served, replicas), replicas
+
+
+def application(arguments: dict[str, str]) -> Any:
+    """The application for Ray's own command; its arguments are the options of `pdm run serve` without dashes.
+
+    serve run tiny_llm_course.commands.serve:application replicas=2 max-num-seqs=4
+    """
+    argv = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
+    return replica_application(parsed(["--replicas", "2", *argv]))[0]
+
+
+def serve_replicas(options: argparse.Namespace, url: str, port: int) -> None:
+    """Serve with replicas until a signal."""
+    try:
+        made, replicas = replica_application(options)
+    except (ImportError, ValueError) as error:
+        fail(error)
+    from tiny_llm_server.replicas.run_replicas import serve_until_signal, start_replicas
+
+    replicas_in_words = counted(options.replicas, "replica")
+    print(f"starting {replicas_in_words} of {options.model}; then {url} takes requests", flush=True)
+    start_replicas(made, options.host, port, replicas.most)
+    print(f"ready on {url} ({replicas_in_words}; OpenAI's API under /v1)", flush=True)
+    serve_until_signal(lambda: print("draining", flush=True))
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    options = parsed(sys.argv[1:] if argv is None else argv)
+    ranks = options.tensor_parallel_size * options.pipeline_parallel_size
+    follow_if_launched(options.solution, choose_backend(options.solution, options.backend), ranks)
+    if options.replicas is None and (options.max_replicas or options.target_ongoing_requests):
+        fail("--max-replicas and --target-ongoing-requests need --replicas")
+    if options.replicas is not None and ranks > 1:
+        fail("--replicas starts engines on one device each: leave --tensor-parallel-size and the like out")
+    if options.replicas is not None and any(map(vars(options).get, SINGLE)):
+        fail(f"--replicas: {', '.join(f'--{name}'.replace('_', '-') for name in SINGLE)} are for one engine")
+    with (
+        ends_at_a_blank(needs=Day(3, 6)),
+        listen(options.host, options.port, options.uds) as listener,
+    ):
+        port = options.port if options.uds else listener.getsockname()[1]
+        url = options.uds or url_of(options.host, port, "https" if options.ssl_keyfile else "http")
+        if options.replicas is not None:
+            listener.close()  # Ray's proxy listens there
+            serve_replicas(options, url, port)
+            return
+        try:
+            server = server_of(options, partial(begin, url))
+            sys.setswitchinterval(SWITCH_SECONDS)
+        except (ImportError, ValueError) as error:
+            fail(error)
+        print(f"loading {options.model}; then {url} takes requests", flush=True)
+        server.run(sockets=[listener])
+        failure = server.service.failure
+        if isinstance(failure, (NotImplementedError, FatalError)):
+            raise failure
+        if failure is not None:
+            fail(failure if server.service.is_known(failure) else f"the engine is dead: {failure}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Pools of pages: the memory for the keys and values of all requests, in the model's type or in eight bits."""
+
+from itertools import chain
+from typing import Any
+
+import torch
+
+from tiny_llm_engine.arrays.torch import hpu
+
+from .quantized_pages import QuantizedPages, QuantizeRows, quantized
+
+
+class TinyKvPagedPool:
+    """Keys and values of all requests in one layer: `num_blocks` blocks of memory, called pages here, and a pad page.
+
+    The memory is allocated once, as zeros, and written in place. A token is in slot block · page_size + offset. The
+    page after the last block is for the tokens of padding.
+
+    Args:
+        num_blocks: as the `BlockAllocator` has it.
+        page_size: tokens per block.
+        num_kv_heads: Hkv.
+        head_dim: D.
+        dtype: type of keys and values.
+        device: where the memory is; torch's default when None.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        page_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        *,
+        device: torch.device | str | None = None,
+    ):
+        self.num_blocks, self.page_size = num_blocks, page_size
+        # Zeros, and not what memory happens to hold: hidden keys get weight 0, and 0 · NaN is NaN.
+        shape = ((num_blocks + 1) * page_size, num_kv_heads, head_dim)
+        self.keys, self.values = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+        self.scales: list[torch.Tensor] = []
+
+    @property
+    def key_pages(self) -> torch.Tensor:
+        """(num_blocks + 1, page_size, Hkv, D), a view."""
+        return self._pages(self.keys, 0)
+
+    @property
+    def value_pages(self) -> torch.Tensor:
+        """(num_blocks + 1, page_size, Hkv, D), a view."""
+        return self._pages(self.values, 1)
+
+    def _pages(self, slots: torch.Tensor, which: int) -> Any:
+        return slots.unflatten(0, (-1, self.page_size))
+
+    def write(
+        self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes T tokens into their slots, in place.
+
+        Args:
+            slots: (T,) integers; for padding those of the pad page.
+            key, value: (T, Hkv, D).
+
+        Returns:
+            key, value: as they will be read from the pages.
+        """
+        self._write(slots, key, value)
+        return key, value
+
+    def _write(self, slots: torch.Tensor, *parts: torch.Tensor) -> None:
+        for array, part in zip(self.arrays, parts, strict=True):
+            array.index_copy_(0, slots, part)
+
+    @property
+    def arrays(self) -> tuple[torch.Tensor, ...]:
+        """All that `write` changes."""
+        return self.keys, self.values, *self.scales
+
+    def launch(self) -> None:
+        """Begins what is still lazy, and does not wait."""
+        hpu.mark_step()
+
+    def materialize(self) -> None:
+        """Launches what a Gaudi's lazy mode has collected; elsewhere torch has computed already."""
+        hpu.mark_step()
+
+
+class QuantizedKvPool(TinyKvPagedPool):
+    """A pool of pages in eight bits.
+
+    Args:
+        quantize_rows: of a solution, for int8 with a scale of 16 bits for each token and head; None for e4m3 without
+            scales.
+        dtype: of what is written and read; for the others see `TinyKvPagedPool`.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        page_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        quantize_rows: QuantizeRows | None,
+        *,
+        device: torch.device | str | None = None,
+    ):
+        self.quantize_rows, self.is_int8, self.dtype = quantize_rows, quantize_rows is not None, dtype
+        kind = torch.int8 if self.is_int8 else torch.uint8
+        super().__init__(num_blocks, page_size, num_kv_heads, head_dim, kind, device=device)
+        if self.is_int8:
+            self.scales = [part.new_zeros(part.shape[:2], dtype=torch.bfloat16) for part in self.arrays]
+
+    def _pages(self, slots: torch.Tensor, which: int) -> QuantizedPages:
+        scales = super()._pages(self.scales[which], which) if self.is_int8 else None
+        return QuantizedPages(super()._pages(slots, which), scales, self.dtype)
+
+    def write(
+        self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `TinyKvPagedPool.write`."""
+        kept = [quantized(part, self.quantize_rows, self.dtype) for part in (key, value)]
+        self._write(slots, *chain(*zip(*(pages.arrays for pages in kept), strict=True)))
+        return kept[0].numbers(), kept[1].numbers()
+
+
+def create_kv_pools(
+    model: Any, num_blocks: int, page_size: int, kv_cache_dtype: str = "auto", *, quantize_rows: QuantizeRows
+) -> list[TinyKvPagedPool]:
+    """A pool per layer of a model, of `num_blocks` blocks of keys and values, shared by all requests.
+
+    Args:
+        kv_cache_dtype: "auto" keeps them in the model's type; for "int8" and "fp8_e4m3" see `QuantizedKvPool`.
+        quantize_rows: of the solution, which has given it to this function.
+    """
+    config, weight = model.config, model.norm.weight
+    sizes = num_blocks, page_size, config.num_key_value_heads, config.head_dim, weight.dtype
+    if kv_cache_dtype == "auto":
+        return [TinyKvPagedPool(*sizes, device=weight.device) for _ in model.layers]
+    rows = quantize_rows if kv_cache_dtype == "int8" else None
+    return [QuantizedKvPool(*sizes, rows, device=weight.device) for _ in model.layers]

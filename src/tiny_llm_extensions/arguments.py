@@ -1,0 +1,235 @@
+"""Types of command-line arguments. argparse shows the message of an ArgumentTypeError, and of no other error."""
+
+import argparse
+import inspect
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from tiny_llm_engine.models.quantization import QUANTIZATIONS
+from tiny_llm_engine.repo import BACKENDS
+from tiny_llm_engine.solution import SOLUTIONS
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "gpu", "cuda", "hpu")
+
+
+def model_argument(text: str) -> str:
+    """A model's name. An empty one would be the current folder.
+
+    Raises:
+        argparse.ArgumentTypeError: it is empty.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("is empty: give a shipped name, a folder, a GGUF file or a hub id")
+    return text
+
+
+def text_argument(text: str) -> str:
+    """A text. Bytes that are not UTF-8 become U+FFFD: as surrogates, no tokenizer would take them."""
+    return os.fsencode(text).decode(errors="replace")
+
+
+def stop_argument(text: str) -> str:
+    """A stop string. An empty one would end every text before it begins.
+
+    Raises:
+        argparse.ArgumentTypeError: it is empty.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("is empty: every answer would end before it begins")
+    return text_argument(text)
+
+
+def output_argument(text: str) -> Path:
+    """A file that the command will write.
+
+    It is opened now, so that a wrong path does not lose the results at the command's end.
+
+    Raises:
+        argparse.ArgumentTypeError: it cannot be written.
+    """
+    file = Path(text)
+    try:
+        existed = file.exists()
+        file.open("a").close()
+        if not existed:
+            file.unlink()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: cannot be written ({error.strerror})") from None
+    return file
+
+
+def positive_number(text: str) -> float:
+    """A number above 0, and finite.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is not such a number.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
+
+
+def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
+    """Add the options for the solution, the port, the device and the model; `solution` is the default."""
+    add = parser.add_argument
+    add("--solution", default=solution, choices=sorted(SOLUTIONS),
+        help=f"whose code: tiny_llm is yours; default: {solution}")  # fmt: skip
+    add("--backend", default="auto", choices=["auto", *BACKENDS], help="auto: the port you work on")
+    add("--device", default="auto", choices=DEVICES)
+    add("--dtype", default="auto", choices=DTYPES)
+    add("--model", type=model_argument, default="tiny-qwen3",
+        help="a shipped name, a folder, a GGUF file or a hub id")  # fmt: skip
+    add("--quantize", choices=QUANTIZATIONS,
+        help="quantise the layers' weights to few bits while loading (Day 2.3)")  # fmt: skip
+
+
+def add_week3_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of Week 3's engine alone."""
+    parser.add_argument(
+        "--enforce-eager",
+        action=argparse.BooleanOptionalAction,
+        help="run the model as it is written, or compile it first; default: compile on an HPU and on CUDA (week3)",
+    )
+    parser.add_argument(
+        "--activations",
+        choices=["int8", "int16", "float"],
+        help="of products with quantised weights on a CPU; default: int16 if that is faster than float (week3)",
+    )
+    parser.add_argument("--tensor-parallel-size", type=whole_number(1), default=1, metavar="N",
+        help="devices that hold a part of every matrix each (week3, Day 3.7); default: 1")  # fmt: skip
+    parser.add_argument("--enable-expert-parallel", action="store_true",
+        help="these devices share the experts of a mixture (week3, Day 4.2)")  # fmt: skip
+
+
+def check_engine_arguments(options: argparse.Namespace) -> None:
+    """Raise ValueError if the chosen engine does not have these options."""
+    if options.enforce_eager is not None and options.loader != "week3":
+        raise ValueError("--enforce-eager is an option of Week 3's engine: add --loader week3")
+    if options.activations is not None and options.loader != "week3":
+        raise ValueError("--activations is an option of Week 3's engine: add --loader week3")
+    if options.tensor_parallel_size > 1 and options.loader != "week3":
+        raise ValueError("--tensor-parallel-size is an option of Week 3's engine: add --loader week3")
+
+
+def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options for drawing tokens and for their number."""
+    add = parser.add_argument
+    add("--max-tokens", type=whole_number(1), default=256, metavar="N", help="maximum tokens per answer")
+    add("--temperature", type=float, default=0.0, help="0 is greedy")
+    add("--top-p", type=float, help="with a temperature: draw from the nucleus of this probability")
+    add("--top-k", type=int, help="with a temperature: draw from this many tokens")
+    add("--seed", type=whole_number(0), default=0, help="seed of the random draws")
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser, **defaults: Any) -> None:
+    """Add an option for each field of `EngineOptions`, which checks the values; `defaults` replace its own."""
+    from tiny_llm_engine.engine_options import EngineOptions
+
+    group = parser.add_argument_group("engine", "the options of `LLM`; see its documentation")
+    add_field_arguments(group, EngineOptions, **defaults)
+
+
+def add_field_arguments(
+    group: argparse._ActionsContainer, kind: type, apart: Sequence[str] = (), **defaults: Any
+) -> None:
+    """Add an option for each field of a dataclass: its documentation is the help.
+
+    Args:
+        kind: the dataclass.
+        apart: names of fields that are left out.
+        defaults: instead of those of the fields.
+    """
+    for each in fields(kind):
+        if each.name in apart:
+            continue
+        default = defaults.get(each.name, each.default)
+        shown = " ".join(map(str, default)) or None if isinstance(default, tuple) else default
+        more = {"default": default, "help": f"{described(kind, each.name)}; default: {shown}"}
+        annotation = str(each.type)  # as "int | None"
+        if "bool" in annotation:
+            more["action"] = argparse.BooleanOptionalAction
+        elif "tuple" in annotation:
+            more |= {"nargs": "+", "type": json_texts, "metavar": "TEXT"}
+        else:
+            more["type"] = argument_kind(annotation)
+        group.add_argument(f"--{each.name.replace('_', '-')}", **more)
+
+
+def described(kind: type, name: str) -> str:
+    """What the documentation of a dataclass says about a field, for `--help`."""
+    found = re.search(rf"^    {name}: (.+?)(?=^    \w+: |^\w)", inspect.getdoc(kind) or "", re.M | re.S)
+    about = " ".join(found[1].split()) if found else ""
+    return about.removesuffix(".").replace("%", "%%")
+
+
+def argument_kind(annotation: str) -> Callable[[str], Any]:
+    """The type of an option by the annotation of its field, such as "int | None"."""
+    if "Mapping" in annotation:
+        return json_object
+    return whole_number(0) if "int" in annotation else float if "float" in annotation else str
+
+
+def json_texts(text: str) -> list[str]:
+    """Texts: a list in JSON, as vLLM has it, or one text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    return value if isinstance(value, list) and all(isinstance(each, str) for each in value) else [text]
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """An object in JSON.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is not a JSON object.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f'{text!r} is no object in JSON, such as \'{{"method": "ngram"}}\'')
+    return value
+
+
+def engine_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The values given for the options of `add_engine_arguments`.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+    from tiny_llm_engine.engine_options import (
+        EngineOptions,  # here, because `--help` of other commands needs none of it
+    )
+
+    chosen = {each.name: getattr(options, each.name) for each in fields(EngineOptions)}
+    EngineOptions(**chosen)  # checks them, before a model is loaded
+    return chosen
+
+
+def whole_number(smallest: int, largest: int = 2**63 - 1) -> Callable[[str], int]:
+    """The type of a whole number within these bounds; the integers of array libraries end at 2⁶³ - 1.
+
+    Raises:
+        argparse.ArgumentTypeError: raised by the type for any other text.
+    """
+
+    def parse(text: str) -> int:
+        digits = text.isdecimal() and len(text) <= len(str(largest))  # Python refuses to convert 5000 digits
+        if not digits or not smallest <= int(text) <= largest:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {smallest} to {largest}")
+        return int(text)
+
+    return parse

@@ -1,0 +1,1 @@
+"""What a Gaudi's software does, each with its twin in plain PyTorch."""

@@ -1,0 +1,177 @@
+"""The shapes that the steps of an engine can have: what is padded and compiled, and the warm-up before any request."""
+
+import warnings
+from typing import Any
+
+from tiny_llm_engine.arrays.windows import inner_layer
+from tiny_llm_engine.engine_options import EngineLimits, EngineOptions
+from tiny_llm_engine.packed_runner import PackedRunner
+from tiny_llm_engine.progress_bar import warm_up_bar
+from tiny_llm_engine.solution_types import Bucket, Buckets, Network, PackedBatch, ServingPackage
+from tiny_llm_engine.user_cache import user_cache
+from tiny_llm_extensions.port import Port
+
+from ..parallel.other_ranks import OtherRanks
+from .pad_batch import pad_batch
+from .padded_steps import warm_up, warm_up_on
+
+BY_DEFAULT = ("hpu", "cuda")  # on a CPU and in MLX, compiling takes minutes and a C++ compiler
+
+FREE_SHAPES = 4  # at most, of graphs that take any number of rows, see `shapes_without_buckets`
+
+
+def will_compile(port: Port, enforce_eager: bool | None) -> bool:
+    """Whether the engine compiles its model.
+
+    Args:
+        enforce_eager: True never compiles, False always, and None on the devices that gain most.
+
+    Raises:
+        ValueError: compilation is asked for, and something is missing on this machine. With None it warns instead.
+    """
+    if enforce_eager or (enforce_eager is None and port.device not in BY_DEFAULT):
+        return False
+    missing = port.given.cannot_compile(port.device)
+    if missing is None:
+        return True
+    if enforce_eager is False:
+        raise ValueError(f"enforce_eager=False: {missing}; or leave it out to run without compiling")
+    warnings.warn(f"nothing is compiled, so steps take longer: {missing}", stacklevel=2)
+    return False
+
+
+def keep_compiled(port: Port) -> None:
+    """Let the compiler keep its results from run to run in the user's cache folder, unless it has one already."""
+    try:
+        port.backend_module.keep_compiled(user_cache())
+    except OSError:  # no home, or none that can be written: each run compiles again
+        return
+
+
+def shapes_without_buckets(
+    names: ServingPackage, most: int, max_num_seqs: int, longest: int, pad_block: int, block_size: int
+) -> list[PackedBatch]:
+    """Batches that warm up graphs for any number of rows: one row, several, and as many as a step has.
+
+    Decodes have a context, so that the code that reads it is compiled as well. One row has a separate graph, and so
+    have numbers of rows for which the model chooses another product, as it does for quantised weights.
+
+    Args:
+        names: of the solution's `serving`.
+        most: tokens of a step.
+        max_num_seqs: requests of a step.
+        longest: tokens of a prompt, at most: a position beyond them is in no table.
+    """
+    # Three keys with the row itself: a compiler takes a size of 1 for a constant.
+    decodes = [[(1, min(2, longest - 1))] * count for count in {1, min(2, max_num_seqs)}]
+    chunks = [
+        [(min(longest, count - start), 0) for start in range(0, count, longest)]
+        for count in {min(2, most), most}
+    ]
+    return [pad_batch(names, pad_block, block_size, requests) for requests in decodes + chunks]
+
+
+# On an HPU, the largest step that is captured as a whole: its rows, and the slots of the pages that its chunks read.
+# vLLM's Gaudi plug-in has the same sum, and as its limit the token budget, which is 2,048 by default. Graphs of long
+# prompts take gigabytes there, and launching operators is a small part of such a step. Not measured by us.
+MOST_CAPTURED = 2048
+
+
+class StepShapes:
+    """Decides which steps are padded and whether the model is compiled, and makes the runner for it.
+
+    Args:
+        names: the module `serving` of the solution.
+
+    Raises:
+        ValueError: the model should be compiled, which this machine cannot do.
+    """
+
+    def __init__(
+        self, port: Port, names: ServingPackage, options: EngineOptions, limits: EngineLimits, num_blocks: int
+    ):
+        self.port, self.names, self.options, self.limits = port, names, options, limits
+        self.num_blocks = num_blocks
+        self.is_compiled = will_compile(port, options.enforce_eager)
+        self.buckets = self._make_buckets()
+
+    def _make_buckets(self) -> Buckets | None:
+        """The shapes of all steps; None when nothing is padded."""
+        options, limits = self.options, self.limits
+        fixed = self.port.given.fixed_sizes(self.port.device) if self.is_compiled else ("pages",)
+        strategy = options.bucketing_strategy or ("exponential" if "tokens" in fixed else None)
+        if strategy is None:
+            return None
+        rows, speculation = options.max_num_seqs, options.speculation
+        if speculation is not None:  # every draft has a sampled row
+            rows = max(rows, 1 + speculation.num_speculative_tokens)
+        sizes = limits.max_num_batched_tokens, rows, limits.max_model_len, options.block_size
+        shares_nothing = not options.enable_prefix_caching
+        policy = options.policy if speculation is None else None
+        known = limits_of_steps(policy, limits.has_chunks, self.num_blocks) if shares_nothing else {}
+        return self.names.make_buckets(strategy, *sizes, pad_pages="pages" in fixed, **known)
+
+    def new_runner(self, network: Network, ranks: OtherRanks | None = None) -> PackedRunner:
+        """A runner of the network; with its parts compiled, the first run of each shape compiles them.
+
+        Args:
+            network: `Qwen3ModelWeek3`, or a rank's part of it.
+            ranks: the others, which this rank's runner announces its batches to.
+        """
+        names = "kv_cache_dtype", "async_scheduling"
+        capture: dict[str, Any] = {name: getattr(self.options, name) for name in names}
+        if self.is_compiled:
+            keep_compiled(self.port)
+            where = self.port.device, FREE_SHAPES if self.buckets is None else self.num_shapes
+            network = self.port.given.compile_model(network, *where)
+            # A graph cannot contain what the host reads.
+            if all(getattr(inner_layer(each).mlp, "reads_no_count", True) for each in network.layers):
+                capture["capture"] = lambda forward: self.port.given.capture_step(forward, *where)
+                capture["is_captured"] = self.is_captured
+        runner = self.port.packed_runner(
+            network, self.num_blocks, self.options.block_size, buckets=self.buckets, ranks=ranks, **capture
+        )
+        runner.max_model_len = self.limits.max_model_len
+        return runner
+
+    def is_captured(self, bucket: Bucket | None) -> bool:
+        """Whether steps of a bucket are captured as a whole, where the device captures steps."""
+        if bucket is None or self.port.device != "hpu":
+            return True
+        return bucket.tokens + (bucket.chunk_pages or 0) * self.options.block_size <= MOST_CAPTURED
+
+    def warm_up(self, runner: PackedRunner) -> None:
+        """Run every shape that a step can have once, with a progress bar on a terminal."""
+        with warm_up_bar() as on_progress:
+            if self.buckets is not None:
+                warm_up(runner, on_progress)
+            else:
+                warm_up_on(runner, self._free_shapes(), on_progress)
+
+    def _free_shapes(self) -> list[PackedBatch]:
+        options, limits = self.options, self.limits
+        sizes = limits.max_num_batched_tokens, options.max_num_seqs, limits.max_model_len
+        return shapes_without_buckets(self.names, *sizes, self.num_blocks, options.block_size)
+
+    @property
+    def num_shapes(self) -> int:
+        """Shapes of a step that are compiled or captured."""
+        if not self.is_compiled:
+            return 0
+        return len(self._free_shapes() if self.buckets is None else self.buckets.warm_up_list())
+
+
+def limits_of_steps(policy: str | None, has_chunks: bool, num_blocks: int) -> dict[str, int]:
+    """Upper limits of any step when no two requests share a block, see `Buckets`.
+
+    Args:
+        policy, num_blocks: of the engine; None if a decode may have several rows, so that any request reads as a chunk.
+        has_chunks: whether a prompt may be computed in parts.
+    """
+    limits = {"num_pages": num_blocks}
+    if policy not in ("hybrid", "separate"):
+        return limits
+    if not has_chunks:  # whole prompts, in steps of their own
+        return {**limits, "chunk_readers": 0, "decode_readers": 0}
+    # One prompt at a time is computed in part. In a call of chunks alone, its last token is a request of one row.
+    return {**limits, "chunk_readers": 1, **({"decode_readers": 1} if policy == "separate" else {})}

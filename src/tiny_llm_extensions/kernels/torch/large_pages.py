@@ -1,0 +1,47 @@
+"""The packed matrices of small layers in one array: the processor looks up fewer addresses in large pages.
+
+torch asks for large pages (`THP_MEM_ALLOC_ENABLE`, see `backend_torch`) for arrays that have one at least.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..kernel_matrix import KernelMatrix
+
+PAGE = 2**21  # bytes
+ALIGNED = 64  # bytes: a line of a matrix is a line of the cache
+
+
+def in_large_pages(weights: Iterable[list[tuple[Any, Any]]]) -> None:
+    """Moves what is smaller than a large page into an array of its own, one matrix after the other.
+
+    What has moved is free then, and the array's memory is taken as it is written: there is never a second copy.
+
+    Args:
+        weights: lists of packed matrices with their biases; a matrix that moves is replaced in its list.
+    """
+    lists = list(weights)
+    sizes = [
+        _room_for(part) for each in lists for matrix, _ in each for part in _small_parts(matrix).values()
+    ]
+    places = iter(torch.empty(sum(sizes), dtype=torch.uint8).split(sizes))
+    for each in lists:
+        for index, (matrix, bias) in enumerate(each):
+            parts = {name: _copied(part, next(places)) for name, part in _small_parts(matrix).items()}
+            each[index] = replace(matrix, **parts), bias
+
+
+def _copied(array: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    return place[: array.nbytes].view(array.dtype).view(array.shape).copy_(array)
+
+
+def _small_parts(matrix: KernelMatrix) -> dict[str, torch.Tensor]:
+    parts = {name: getattr(matrix, name) for name in matrix.parts}
+    return {name: part for name, part in parts.items() if part.nbytes < PAGE}
+
+
+def _room_for(array: torch.Tensor) -> int:
+    return -(-array.nbytes // ALIGNED) * ALIGNED

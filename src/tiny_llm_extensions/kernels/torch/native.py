@@ -1,0 +1,120 @@
+"""The kernels of Day 4.1 with torch's arrays on a CPU."""
+
+import sys
+from functools import cached_property
+
+import torch
+
+from tiny_llm_engine.arrays.torch.quantized_pages import QuantizedPages
+
+from ..kernel_matrix import KernelMatrix
+from ..native.attention import KeptArray
+from ..native.kernel import NativeArray, ProductKernel, pack
+from ..native.page_reads import DecodeRuns
+from .operators import operator
+
+TYPES = torch.bfloat16, torch.float32, torch.int64, torch.int8, torch.uint8
+NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in TYPES}
+
+
+def native_array(array: torch.Tensor) -> NativeArray:
+    """An array of torch as a kernel sees it; its numbers follow each other in memory."""
+    return NativeArray(array.data_ptr(), tuple(array.shape), NAMES[array.dtype], array)
+
+
+def kept_array(pages: torch.Tensor | QuantizedPages) -> KeptArray:
+    """Pages (num_blocks + 1, page_size, Hkv, D) as a kernel sees their slots."""
+    parts = pages.arrays if isinstance(pages, QuantizedPages) else (pages,)
+    return KeptArray(*(native_array(part.flatten(0, 1)) for part in parts))
+
+
+class NativeMatrix(KernelMatrix):
+    """A matrix (O, I) in bf16 or float32; its kernel is a `ProductKernel`."""
+
+    @classmethod
+    def of(cls, w: torch.Tensor, kernel: ProductKernel) -> "NativeMatrix":
+        """Packs a matrix on the CPU."""
+        numbers = w.contiguous().view(torch.uint16) if w.dtype == torch.bfloat16 else w.contiguous()
+        lines = torch.from_numpy(pack(numbers.numpy()))
+        return cls(lines.view(w.dtype), (w.shape[0], w.shape[1]), kernel)
+
+    @staticmethod
+    def _concatenated(arrays: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat(arrays)
+
+    @cached_property
+    def _array(self) -> NativeArray:
+        """The lines as the kernel sees them."""
+        return native_array(self.lines)
+
+    @property
+    def device(self) -> torch.device:
+        return self.lines.device
+
+    def __call__(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """x @ Wᵀ + bias: (..., I) and (O,) or None to (..., O), in x's type."""
+        if torch.compiler.is_compiling():
+            return _LINEAR(x, self.lines, bias, self.shape[0], self.kernel.package)
+        return _multiply(x, self._array, bias, self.shape[0], self.kernel)
+
+
+def _multiply(
+    x: torch.Tensor, lines: NativeArray, bias: torch.Tensor | None, outputs: int, kernel: ProductKernel
+) -> torch.Tensor:
+    x = x.contiguous()
+    y = x.new_empty(*x.shape[:-1], outputs)
+    rows, columns = y.numel() // outputs, x.shape[-1]
+    kernel.multiply(
+        NativeArray(x.data_ptr(), (rows, columns), NAMES[x.dtype], x),
+        lines,
+        None if bias is None else native_array(bias.float()),
+        NativeArray(y.data_ptr(), (rows, outputs), NAMES[y.dtype], y),
+        torch.get_num_threads(),
+    )
+    return y
+
+
+def _linear(
+    x: torch.Tensor, lines: torch.Tensor, bias: torch.Tensor | None, outputs: int, package: str
+) -> torch.Tensor:
+    return _multiply(x, native_array(lines), bias, outputs, sys.modules[package].NATIVE.product)
+
+
+# It gets the package of the kernel: a learner's is never the reference's.
+_LINEAR = operator(
+    "native_linear(Tensor x, Tensor lines, Tensor? bias, int outputs, str package) -> Tensor",
+    _linear,
+    lambda x, lines, bias, outputs, package: x.new_empty(*x.shape[:-1], outputs),
+)
+
+
+def attend_runs(
+    query: torch.Tensor,
+    key_pages: torch.Tensor | QuantizedPages,
+    value_pages: torch.Tensor | QuantizedPages,
+    reads: DecodeRuns,
+    scale: float,
+) -> torch.Tensor:
+    """Attention of one row of each of R requests; no key or value is copied.
+
+    Args:
+        query: (R, H, D).
+        key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), in query's type or in eight bits.
+        reads: see `DecodeRuns`.
+        scale: a number.
+
+    Returns:
+        (R, H, D) in query's type.
+    """
+    query = query.contiguous()
+    out = torch.empty_like(query)
+    reads.kernel.attend(
+        native_array(query),
+        kept_array(key_pages),
+        kept_array(value_pages),
+        native_array(out),
+        *reads.arrays,
+        scale,
+        torch.get_num_threads(),
+    )
+    return out

@@ -1,0 +1,133 @@
+"""Opens Week 3's engine around one loaded model: makes its parts in their order, with measurements in between."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tiny_llm_engine.engine_options import EngineLimits, EngineOptions
+from tiny_llm_engine.llm_engine import LLMEngine
+from tiny_llm_engine.packed_runner import PackedRunner
+from tiny_llm_engine.solution_types import AnswerSequence, Network
+from tiny_llm_extensions.port import Port
+
+from .cold_blocks.cold_store import ColdStore, open_cold_store
+from .drafts.speculation import Speculation, draft_model
+from .grammars.grammar import Grammars
+from .graphs.step_shapes import StepShapes
+from .parallel.other_ranks import OtherRanks
+from .planning import Planning
+from .profiling.attention_choice import has_chunk_kernel
+from .profiling.engine_profiling import measured_num_blocks, measured_profile
+from .profiling.product_choice import choose_products
+
+NO_PROMPT_ROWS = (
+    "prompt_logprobs needs steps of any number of sampled rows, and these are padded: use enforce_eager=True without "
+    "bucketing_strategy"
+)
+
+
+def open_engine(
+    port: Port,
+    network: Network,
+    tokenizer: Any,
+    options: EngineOptions,
+    *,
+    ranks: OtherRanks | None = None,
+    draft_network: Network | None = None,
+    model: str | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    warm_up: Callable[[StepShapes, PackedRunner], None] = StepShapes.warm_up,
+) -> LLMEngine:
+    """The engine of a model that is loaded.
+
+    Args:
+        network: `Qwen3ModelWeek3` of it, or this rank's part.
+        options: see `EngineOptions`.
+        ranks: the others that hold a part of the model, if any. The engine ends them.
+        draft_network: `Qwen3ModelWeek3` of the draft model, if the options name one.
+        model: names the model, for blocks in a folder, see `model_name`.
+        clock: seconds, for events and metrics.
+        warm_up: runs every shape of a step once, if the model is compiled.
+
+    Raises:
+        RankError: a rank is gone.
+        ValueError: the options contradict each other or the model, or no KV block fits.
+    """
+    names, ranks = port.serving, ranks or OtherRanks()
+    limits = EngineLimits.of(options, names, network.config)
+    products = put_fast_paths(port, network, options, ranks)
+    num_blocks = measured_num_blocks(port, names, network, options, limits, ranks)
+    shapes = StepShapes(port, names, options, limits, num_blocks)
+    start = time.perf_counter()
+    ranks.make_pools(num_blocks)
+    runner = shapes.new_runner(network, ranks)
+    cold = open_cold_store(port, runner, options, model)
+    if shapes.is_compiled:
+        warm_up(shapes, runner)
+    profile = measured_profile(names, runner, options, limits) if options.policy == "slack" else None
+    speculation = _speculation(port, runner, options, limits, draft_network)
+    setup_seconds = time.perf_counter() - start  # most of it compiles, if anything is compiled
+    planning = Planning(names, options, limits, profile, speculation, cold)
+    engine = LLMEngine(
+        port, tokenizer, options, limits, runner, planning.loop, products, setup_seconds, clock
+    )
+    engine.extensions |= {"shapes": shapes, "ranks": ranks}
+    put_grammars_on(engine)
+    if speculation is not None:
+        engine.extensions["drafts"] = speculation.proposals
+    if runner.buckets is not None:
+        engine.on_request.append(refuse_prompt_logprobs)
+    if cold is not None:
+        put_cold_store_on(engine, cold)
+    engine.on_close.insert(0, ranks.close)
+    return engine
+
+
+def put_grammars_on(engine: LLMEngine) -> None:
+    """Let answers follow grammars."""
+    grammars = engine.extensions["grammars"] = Grammars(engine.tokenizer, engine.runner.vocab_size)
+    engine.on_request.append(grammars.constrain)
+
+
+def put_cold_store_on(engine: LLMEngine, cold: ColdStore) -> None:
+    """Let an engine keep blocks outside its pool."""
+    engine.extensions["cold"] = cold
+    engine.runner.before.append(lambda batch: cold.make(batch.moves))
+    engine.listeners.append(cold.on_event)
+    engine.on_reset.append(cold.forget)
+    engine.on_close.append(cold.close)
+
+
+def refuse_prompt_logprobs(sequence: AnswerSequence) -> None:
+    """End an answer that wants what steps with a fixed number of sampled rows do not have."""
+    if sequence.sampling.prompt_logprobs is not None:
+        sequence.fail(NO_PROMPT_ROWS)
+
+
+def put_fast_paths(port: Port, network: Network, options: EngineOptions, ranks: OtherRanks) -> str:
+    """Put the fastest products and layers of this machine on a network; returns the products in words."""
+    if options.kv_cache_dtype != "auto" and port.device == "cpu":
+        port.given.kernels.prepare(options.kv_cache_dtype)
+    # Several ranks share the cores, so that what one of them measures says little.
+    wanted = options.cpu_products if ranks.size == 1 else "usual"
+    products = choose_products(port, network, wanted, options.enforce_eager is False)
+    port.given.use_native_layers(network, has_chunk_kernel(port, wanted))
+    return products
+
+
+def _speculation(
+    port: Port,
+    runner: PackedRunner,
+    options: EngineOptions,
+    limits: EngineLimits,
+    draft_network: Network | None,
+) -> Speculation | None:
+    config = options.speculation
+    if config is None:
+        return None
+    if config.method == "ngram":
+        proposer = port.serving.PromptLookup(*config.lookup)
+    else:
+        assert draft_network is not None  # the options name one
+        proposer = draft_model(port, draft_network, options, limits, runner)
+    return Speculation(port.serving, options, limits, runner, config, proposer)

@@ -1,0 +1,96 @@
+"""One port of one solution and the arrays of its backend: the object `b` of the day tests and of the screens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tiny_llm_engine.backend import load_backend
+from tiny_llm_engine.solution import resolve, resolve_serving
+from tiny_llm_engine.solution_types import Array, PortNames, ServingPackage
+
+from .given import Given
+
+if TYPE_CHECKING:  # NumPy costs a tenth of a second, and `--help` needs none of it
+    import numpy as np
+
+    from tiny_llm_engine.model_runner import ModelRunner
+    from tiny_llm_engine.packed_runner import PackedRunner
+
+
+class Port(PortNames):
+    """The public names of a solution on one backend, and a few methods that convert arrays.
+
+    `b.softmax`, `b.RoPE`, … are the solution's; what is defined here is given.
+
+    Args:
+        solution: "tiny_llm" (the learner's) or "tiny_llm_ref".
+        backend: "mlx" or "torch".
+        device: "auto", "cpu", "gpu", "cuda" or "hpu".
+        dtype: "auto", "float32", "bfloat16" or "float16": the type of the port's weights.
+    """
+
+    def __init__(self, solution: str, backend: str, device: str = "auto", dtype: str = "auto"):
+        # The solution first: on a Gaudi the given hpu.py must set the environment before torch is imported.
+        self.solution = resolve(solution, backend)
+        self.backend_module = load_backend(backend)
+        self.name = backend
+        self.given = Given(backend, self.solution)
+        self.device = self.backend_module.pick_device(device)
+        self.float_dtype = self.backend_module.default_dtype(self.device) if dtype == "auto" else dtype
+        # With "auto", a faster product may round what a model has stored; an explicit float32 may not. Metal's
+        # kernels round nothing.
+        self.is_exact = dtype == "float32" and self.device != "gpu"
+
+    if not TYPE_CHECKING:  # a name that the contract lacks is an error
+
+        def __getattr__(self, name: str) -> object:
+            if name == "solution":  # not yet set: __init__ failed
+                raise AttributeError(name)
+            try:
+                return getattr(self.solution, name)
+            except AttributeError:
+                raise AttributeError(f"{self.solution.__name__} has no public name {name!r}") from None
+
+    def __repr__(self) -> str:
+        return f"Port({self.solution.__name__}, {self.device})"
+
+    @property
+    def serving(self) -> ServingPackage:
+        """The policy of the same solution."""
+        return resolve_serving(self.solution.__name__.partition(".")[0])
+
+    def array(self, values: np.ndarray | Sequence, dtype: str | None = None) -> Array:
+        """A NumPy array or a list as this backend's array on this port's device."""
+        return self.backend_module.to_array(values, dtype, self.device)
+
+    def numpy(self, array: Array) -> np.ndarray:
+        if array is None:  # MLX's None would become an array of objects
+            raise TypeError("an array is wanted, and this is a 'NoneType' object")
+        return self.backend_module.to_numpy(array)
+
+    def dtype(self, name: str) -> Any:
+        """The backend's own object for "float32", "bfloat16" or "float16"."""
+        return self.backend_module.DTYPES[name]
+
+    def peak_bytes(self, run: Callable[[], Array]) -> int:
+        """Peak bytes of memory that `run()` holds, with its result and without its inputs."""
+        return self.backend_module.peak_bytes(run, self.device)
+
+    def runner(self, model: Any, **options: Any) -> ModelRunner:
+        """See `runners.model_runner`."""
+        from .runners import model_runner
+
+        return model_runner(self.solution, self.backend_module, self.device, model, **options)
+
+    def packed_runner(
+        self, model: Any, num_blocks: int, block_size: int = 128, **options: Any
+    ) -> PackedRunner:
+        """See `runners.packed_runner`."""
+        from .runners import packed_runner
+
+        where = self.solution, self.backend_module, self.device
+        return packed_runner(*where, self.serving, model, num_blocks, block_size, **options)
+
+    def seed(self, number: int) -> None:
+        self.backend_module.seed(number)

@@ -1,0 +1,103 @@
+"""What an engine rounds activations to, for products with quantised matrices on a CPU: measured once on each machine.
+
+The kernel of Day 4.1 multiplies them by 4 or 8 bits as integers; the usual way is that of Day 2.3. What is measured is
+kept as that of `product_choice` is.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from tiny_llm_extensions.port import Port
+
+from .product_choice import (
+    SHAPE,
+    USUAL,
+    Seconds,
+    choice_of,
+    copy_of,
+    kept_seconds,
+    matrix,
+    measure_ways,
+    speeds_in_words,
+    wanted_here,
+)
+
+FLOAT, ROUNDED = "float", ("int8", "int16")  # the last two name the ways that round them
+# Of the ways, those that may be a default. int8 changes probabilities too much: the mean |Δ log p| of SmolLM2's five
+# most probable tokens is above 0.05.
+DEFAULTS = ("usual", "int16")
+GROUP_SIZE = 64
+# Bytes of weights of a measured pass, by rows. Where there is no kernel for 8 bits, tiles take a hundred times as long.
+BYTES = {1: 2**26, 4: 2**24, 16: 2**23, 128: 2**21}
+
+
+def activation_choice(port: Port, wanted: str | None) -> Callable[[int], str]:
+    """What activations are rounded to for matrices of this many bits: "int8", "int16" or, if they are not, "".
+
+    Args:
+        wanted: "int8", "int16", "float", or None for the faster one of the last two on this machine: measured when it
+            is first asked for.
+
+    Raises:
+        ValueError: they are to be rounded, and the kernel does not run here. The answer raises it if TINY_LLM_PRODUCTS
+            is unknown.
+    """
+    if wanted in ROUNDED and (problem := kernel_problem(port)):
+        raise ValueError(f'activations is "{wanted}", and {problem}; leave activations out to do without')
+    return partial(rounds_activations, port, wanted)
+
+
+def rounds_activations(port: Port, wanted: str | None, bits: int) -> str:
+    """The answer of `activation_choice`."""
+    if wanted is not None:
+        return "" if wanted == FLOAT else wanted
+    if wanted_here() == USUAL or kernel_problem(port):
+        return ""
+    seconds = {name: each for name, each in measured_seconds(port, bits).items() if name in DEFAULTS}
+    chosen, _ = choice_of(seconds, layouts(port))
+    return chosen if chosen in ROUNDED else ""
+
+
+def kernel_problem(port: Port) -> str | None:
+    """Why the kernel cannot multiply for a port, or None."""
+    if port.device != "cpu":
+        return f"the kernel is for a CPU, not for {port.device}"
+    if port.float_dtype not in ("float32", "bfloat16"):
+        return f"the kernel has no {port.float_dtype}: choose bfloat16 or float32"
+    if problem := port.given.kernels.quantized_product.problem:
+        return f"the kernel does not run here: {problem}"
+    return (
+        None if ROUNDED[0] in port.given.quantized_ways() else f"the port {port.name} does not use the kernel"
+    )
+
+
+def layouts(port: Port) -> dict[str, str]:
+    """The layout of each way that may be a default."""
+    return {name: way.layout for name, way in port.given.quantized_ways().items() if name in DEFAULTS}
+
+
+def report(port: Port, bits: int) -> str:
+    """The chosen activations in one line, with the speed at which each way reads weights."""
+    if problem := kernel_problem(port):
+        return f"{bits} bits: float activations ({problem})"
+    chosen = rounds_activations(port, None, bits) or FLOAT
+    return f"{bits} bits: {chosen} activations; {speeds_in_words(measured_seconds(port, bits))}"
+
+
+def measured_seconds(port: Port, bits: int) -> Seconds:
+    """The seconds of each way per byte of weights, from the file or measured now."""
+    what = {"bits": bits, "dtype": port.float_dtype}
+    return kept_seconds(port, what, set(port.given.quantized_ways()), lambda: measure(port, bits))
+
+
+def measure(port: Port, bits: int) -> Seconds:
+    """Time all ways at each number of rows, as `product_choice.measure` does."""
+    plain_copy = port.quantize_matrix(matrix(port, SHAPE), GROUP_SIZE, bits)
+
+    def copy() -> Any:
+        names = "weight", "scales", "biases"
+        return replace(plain_copy, **{name: copy_of(port, getattr(plain_copy, name)) for name in names})
+
+    return measure_ways(port, port.given.quantized_ways(), copy, SHAPE[0] * SHAPE[1] * bits // 8, BYTES)

@@ -1,1 +1,0 @@
-"""Given code of the MLX port."""

@@ -1,5 +1,0 @@
-"""Given code of the PyTorch port."""
-
-from . import hpu  # first: it sets the environment that a Gaudi reads when torch is imported
-
-hpu.detect()  # now, so that `torch.hpu` exists after this import

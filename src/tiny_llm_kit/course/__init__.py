@@ -1,1 +1,0 @@
-"""Stubs, which are cut from the reference, and the checks that compare the two."""

@@ -1,1 +1,0 @@
-"""From arrays to steps: backends, loading, runners, `LLM` and its engine."""
