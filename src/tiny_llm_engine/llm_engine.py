@@ -219,7 +219,7 @@ class LLMEngine:
         """Forgets the requests that have ended; each has its own result."""
         self.loop.collect_results()
 
-    def run(self, requests: Sequence[EngineRequest], on_step: Callable[[], object] = lambda: None) -> None:
+    def run(self, requests: Sequence[EngineRequest], on_step: Callable[[], object] | None = None) -> None:
         """Serves these requests to their end, with those that were added before.
 
         Ctrl-C takes effect between two steps. However it ends, the engine is empty afterwards and can be used again.
@@ -236,7 +236,8 @@ class LLMEngine:
                     self.add(request)
                 while self.has_work_remaining():
                     self.step()
-                    on_step()
+                    if on_step is not None:
+                        on_step()
                     check_interrupt()
         except BaseException:
             with interrupts_kept():  # one more Ctrl-C changes nothing

@@ -17,10 +17,9 @@ class GenerationBar:
 
     Args:
         requests: all of them.
-        is_wanted: whether to draw at all.
     """
 
-    def __init__(self, requests: Sequence[EngineRequest], is_wanted: bool):
+    def __init__(self, requests: Sequence[EngineRequest]):
         console = Console(stderr=True)
         self._requests, self._start, self._next = requests, time.perf_counter(), 0.0
         columns = (TextColumn("prompts"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -28,7 +27,7 @@ class GenerationBar:
             *columns,
             TextColumn("{task.fields[rate]}"),
             console=console,
-            disable=not (is_wanted and console.is_terminal),
+            disable=not console.is_terminal,
         )
         self._task = self._progress.add_task("", total=len(requests), rate="")
 

@@ -6,6 +6,7 @@ package: `from tiny_llm_ref import LLM, SamplingParams`.
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from os import PathLike
 from typing import Any
@@ -145,7 +146,8 @@ class LLM:
             KeyboardInterrupt: Ctrl-C, after every request of this call has ended and its blocks are free.
             Whatever the model raises, likewise.
         """
-        check_call(vllms)
+        if vllms:
+            check_call(vllms)
         with self.engine.turn():
             requests = self._requests(prompts, sampling_params)
             self._say_if_plain(requests)
@@ -167,7 +169,7 @@ class LLM:
             warnings.warn(PLAIN, stacklevel=3)
 
     def _served(self, requests: list[EngineRequest], use_tqdm: bool) -> list[RequestOutput]:
-        with GenerationBar(requests, use_tqdm) as on_step:
+        with GenerationBar(requests) if use_tqdm else nullcontext() as on_step:
             self.engine.run(requests, on_step)
         return [request.output() for request in requests]
 
@@ -202,7 +204,8 @@ class LLM:
             render(conversation, add_generation_prompt, **names)
             for conversation in conversations_of(messages)
         ]
-        check_call(vllms)
+        if vllms:
+            check_call(vllms)
         with self.engine.turn():
             return self._served(self._requests(prompts, sampling_params), use_tqdm)
 

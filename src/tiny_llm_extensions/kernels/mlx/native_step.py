@@ -45,7 +45,7 @@ class NativeStep(LayersStep):
         return mx.array(numbers.owner).view(model.norm.weight.dtype)
 
     def _pages(self, pools: Sequence[Any]) -> array:
-        return pages_of(map(_addresses_of, pools))
+        return pages_of([_addresses_of(pool) for pool in pools])
 
     def _layer(self, layer: Any) -> list[int]:
         inner = inner_layer(layer)

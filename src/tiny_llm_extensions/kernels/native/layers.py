@@ -17,7 +17,7 @@ from ..quantized_matrix import QuantizedMatrix
 from .attention import KEPT, DecodeKernel
 from .kernel import FLOAT, NUMBER, POINTER, Kernel, NativeArray, ProductKernel
 from .library import GIVEN, NativeError, library
-from .page_reads import DecodeRuns, decodes_alone, listed
+from .page_reads import DecodeRuns, decodes_alone
 from .quantized_product import QuantizedKernel
 
 POOL_FIELDS = 4  # of a `Pool` in C++
@@ -172,7 +172,10 @@ class LayersStep(ABC):
         gone through the caches, the first operation of an array library takes some fifty microseconds.
         """
         own = inputs.positions, inputs.slots, inputs.token_ids, inputs.sample_rows
-        rows = [array("q", [] if part is None else listed(part)) for part in own]
+        rows = [
+            array("q", part if isinstance(part, list) else () if part is None else part.tolist())
+            for part in own
+        ]
         ids, sampled, pages = *rows[2:], self._pages(pools)
         begun = None if self.has_table else model.embedding(self._as_array(inputs.token_ids))
         x = self._new(model, len(ids), self.sizes[0]) if begun is None else self._native(begun)
