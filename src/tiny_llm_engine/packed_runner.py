@@ -99,7 +99,6 @@ class PackedRunner:
     ):
         self.model, self.backend_module, self.device = model, backend_module, device
         self.num_blocks, self.block_size = num_blocks, block_size
-        self._array = partial(backend_module.to_array, device=device)
         self.sampler, self.sampled, self.on_logits = sampler, sampled, on_logits
         self.num_hidden_layers = model.num_hidden_layers
         self.max_model_len, self.vocab_size = model.config.context, model.config.vocab_size
@@ -157,6 +156,11 @@ class PackedRunner:
     def _takes_lists(self) -> bool:
         """Whether the model makes arrays of its inputs by itself, where it needs them."""
         return getattr(self.model.compute, "takes_lists", False)
+
+    @property
+    def _array(self) -> Callable[[list], Array]:
+        """Makes an array on the device."""
+        return partial(self.backend_module.to_array, device=self.device)
 
     def _choose(self, batch: PackedBatch, logits: Array) -> list[Sampled]:
         """One token for each sampled row."""
