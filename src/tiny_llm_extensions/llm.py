@@ -22,13 +22,13 @@ from tiny_llm_engine.outputs import RequestOutput
 from tiny_llm_engine.packed_runner import PaddingWaste
 from tiny_llm_engine.progress_bar import GenerationBar
 from tiny_llm_engine.solution_types import AnswerSequence, Network, SamplingParams
-from tiny_llm_extensions.port import Port
 
 from .cold_blocks.cold_store import model_name
 from .job import Job
 from .load_job import config_of, draft_network_of, network_of, port_of
 from .open_engine import open_engine
 from .parallel.start import ranks_of
+from .port import Port
 from .vllm_arguments import check_call, plain_dtype, without_vllms
 
 PLAIN = "generate continues texts as they are, and this is a chat model: chat(messages) applies its template"

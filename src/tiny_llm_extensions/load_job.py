@@ -9,10 +9,10 @@ from tiny_llm_engine.models.hub import find_model
 from tiny_llm_engine.models.tokenizer import load_tokenizer
 from tiny_llm_engine.models.weights.random_weights import BlankAnswers, shape
 from tiny_llm_engine.solution_types import Group
-from tiny_llm_extensions.loading import Division, Loading, load_network, random_network
-from tiny_llm_extensions.port import Port
 
 from .job import Job
+from .loading import Division, Loading, load_network, random_network
+from .port import Port
 from .profiling.quantized_choice import activation_choice
 
 

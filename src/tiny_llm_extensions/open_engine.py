@@ -8,7 +8,6 @@ from tiny_llm_engine.engine_options import EngineLimits, EngineOptions
 from tiny_llm_engine.llm_engine import LLMEngine
 from tiny_llm_engine.packed_runner import PackedRunner
 from tiny_llm_engine.solution_types import AnswerSequence, Network
-from tiny_llm_extensions.port import Port
 
 from .cold_blocks.cold_store import ColdStore, open_cold_store
 from .drafts.speculation import Speculation, draft_model
@@ -16,6 +15,7 @@ from .grammars.grammar import Grammars
 from .graphs.step_shapes import StepShapes
 from .parallel.other_ranks import OtherRanks
 from .planning import Planning
+from .port import Port
 from .profiling.attention_choice import has_chunk_kernel
 from .profiling.engine_profiling import measured_num_blocks, measured_profile
 from .profiling.product_choice import choose_products

@@ -14,9 +14,9 @@ from tiny_llm_engine.machine import free_ram
 from tiny_llm_engine.models.hub import model_path
 from tiny_llm_engine.packed_runner import PackedRunner
 from tiny_llm_engine.solution_types import Event, ServingPackage
-from tiny_llm_extensions.port import Port
 
 from ..job import Job
+from ..port import Port
 from .block_folder import BlockFolder
 from .moves import FOLDER, GONE, MEMORY, POOL, QUANTIZED, BlockCosts, CopyFailed, Move, Place
 from .returns import ColdParts

@@ -13,7 +13,8 @@ import torch
 
 from tiny_llm_engine.arrays.torch import hpu
 from tiny_llm_engine.packed_model import PackedInputs
-from tiny_llm_extensions.kernels.torch.solution import TorchSolution
+
+from ..kernels.torch.solution import TorchSolution
 
 Statistics = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

@@ -9,9 +9,9 @@ from tiny_llm_engine.packed_runner import PackedRunner
 from tiny_llm_engine.progress_bar import warm_up_bar
 from tiny_llm_engine.solution_types import Bucket, Buckets, Network, PackedBatch, ServingPackage
 from tiny_llm_engine.user_cache import user_cache
-from tiny_llm_extensions.port import Port
 
 from ..parallel.other_ranks import OtherRanks
+from ..port import Port
 from .pad_batch import pad_batch
 from .padded_steps import warm_up, warm_up_on
 

@@ -13,11 +13,11 @@ from typing import Any
 from tiny_llm_engine.engine_options import EngineLimits
 from tiny_llm_engine.packed_runner import PackedRunner
 from tiny_llm_engine.solution_types import Group, Network
-from tiny_llm_extensions.port import Port
 
 from ..graphs.step_shapes import StepShapes
 from ..job import Job
 from ..load_job import network_of, port_of
+from ..port import Port
 from .channel import Channel, step_of
 from .link_speed import run_sums
 from .meeting_point import CONTACT, Contact

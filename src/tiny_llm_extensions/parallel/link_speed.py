@@ -5,7 +5,8 @@ from statistics import median
 from typing import Any
 
 from tiny_llm_engine.solution_types import Group
-from tiny_llm_extensions.port import Port
+
+from ..port import Port
 
 ROUNDS = 5  # measured, after one that warms up
 

@@ -5,9 +5,9 @@ import sys
 from contextlib import ExitStack
 
 from tiny_llm_engine.solution_types import Group
-from tiny_llm_extensions.port import Port
 
 from ..job import Job
+from ..port import Port
 from .follower import follow
 from .meeting_point import KEY_LENGTH, Contact, MeetingPoint, start_process
 from .other_ranks import OtherRanks

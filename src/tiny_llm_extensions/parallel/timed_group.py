@@ -8,7 +8,8 @@ from typing import Any
 
 from tiny_llm_engine.backend import Backend
 from tiny_llm_engine.solution_types import Array
-from tiny_llm_extensions.port import Port
+
+from ..port import Port
 
 KEPT = 4096  # micro-batches
 

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from tiny_llm_engine.backends.samples import medians
-from tiny_llm_extensions.port import Port
 
+from ..port import Port
 from .product_choice import ROUNDS, USUAL, Seconds, kept_seconds, wanted_here
 
 NATIVE = "native"

@@ -3,10 +3,10 @@
 from tiny_llm_engine.engine_options import EngineLimits, EngineOptions
 from tiny_llm_engine.packed_runner import PackedRunner
 from tiny_llm_engine.solution_types import Array, Network, PackedBatch, ServingPackage, StepProfile
-from tiny_llm_extensions.port import Port
 
 from ..graphs.pad_batch import pad_batch
 from ..parallel.other_ranks import OtherRanks
+from ..port import Port
 from .kv_budget import blocks_that_fit, check_pool, kv_bytes_per_token
 from .step_timer import SIZES, StepTimer, fit_line
 

@@ -18,7 +18,8 @@ from tiny_llm_engine.backends.samples import medians
 from tiny_llm_engine.machine import load_per_core, processor_name
 from tiny_llm_engine.solution_types import Network
 from tiny_llm_engine.user_cache import user_cache
-from tiny_llm_extensions.port import Port
+
+from ..port import Port
 
 MEASURED, USUAL = "measured", "usual"
 VARIABLE = "TINY_LLM_PRODUCTS"  # one of these two, where nothing else is asked for

@@ -9,8 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tiny_llm_extensions.port import Port
-
+from ..port import Port
 from .product_choice import (
     SHAPE,
     USUAL,

@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from tiny_llm_engine.arrays.torch import hpu
-
+from . import hpu
 from .quantized_pages import QuantizedPages, QuantizeRows, quantized
 
 

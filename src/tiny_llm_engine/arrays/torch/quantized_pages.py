@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tiny_llm_engine.arrays.torch import hpu
+from . import hpu
 
 QuantizeRows = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]  # Day 4.5's
 

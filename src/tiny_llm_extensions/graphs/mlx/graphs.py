@@ -16,9 +16,9 @@ import mlx.core as mx
 
 from tiny_llm_engine.arrays.layers import matrix_and_bias
 from tiny_llm_engine.arrays.windows import changed_layer
-from tiny_llm_extensions.kernels.mlx.solution import MlxSolution
 
 from ...kernels.mlx.products import has_kernels, matrices_of
+from ...kernels.mlx.solution import MlxSolution
 
 PARTS = ("project_in", "project_out")
 

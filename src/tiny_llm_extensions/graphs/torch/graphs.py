@@ -29,11 +29,11 @@ import torch
 
 from tiny_llm_engine.arrays.torch import hpu
 from tiny_llm_engine.arrays.windows import changed_layer, inner_layer
-from tiny_llm_extensions.kernels.torch.solution import TorchSolution
 
 from ...kernels.torch.cpu_attention import attend_decodes_in_place, attend_packed
 from ...kernels.torch.native_layer import NativeLayer
 from ...kernels.torch.products import use_products
+from ...kernels.torch.solution import TorchSolution
 
 PARTS = {
     "hpu": ("project_in", "attention", "project_out"),

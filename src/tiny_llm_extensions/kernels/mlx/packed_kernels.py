@@ -5,10 +5,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from tiny_llm_extensions.kernels.mlx.solution import MlxSolution
-
 from ..packed_kernels import PackedKernels
 from .cpu_attention import attend_packed, step_reads
+from .solution import MlxSolution
 
 
 def kernels_of_device(solution: MlxSolution, device: str) -> PackedKernels | None:

@@ -14,7 +14,6 @@ import mlx.core as mx
 
 from tiny_llm_engine.arrays.layers import DenseLinear, with_bias
 from tiny_llm_engine.arrays.windows import inner_layer
-from tiny_llm_extensions.kernels.mlx.solution import MlxSolution
 
 from ..kernel_matrix import is_native
 from ..native.page_reads import computes
@@ -35,6 +34,7 @@ from .native import NativeMatrix
 from .native_quantized import NativeQuantizedMatrix
 from .native_step import use_native_step
 from .page_attention import attend_in_pages, page_reads
+from .solution import MlxSolution
 
 
 def use_products(

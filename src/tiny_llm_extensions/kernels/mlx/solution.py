@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
-from tiny_llm_extensions.kernels.native import NativeKernels
+from ..native import NativeKernels
 
 
 class MlxSolution(Protocol):

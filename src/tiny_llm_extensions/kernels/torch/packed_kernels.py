@@ -3,11 +3,10 @@
 from functools import partial
 from typing import Any
 
-from tiny_llm_extensions.kernels.torch.solution import TorchSolution
-
 from ...gaudi.hpu_attention import attend_fused, fused_mask
 from ..packed_kernels import PackedKernels
 from .cpu_attention import attend_packed, step_reads
+from .solution import TorchSolution
 
 
 def kernels_of_device(solution: TorchSolution, device: str) -> PackedKernels | None:

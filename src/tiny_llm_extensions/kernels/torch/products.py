@@ -14,7 +14,6 @@ import torch
 
 from tiny_llm_engine.arrays.layers import DenseLinear, Linear, with_bias
 from tiny_llm_engine.arrays.windows import changed_layer, inner_layer
-from tiny_llm_extensions.kernels.torch.solution import TorchSolution
 
 from ..native.page_reads import computes
 from ..packed_kernels import PackedKernels
@@ -35,6 +34,7 @@ from .native_layer import NativeLayer, can_be_native, has_kernel
 from .native_quantized import NativeQuantizedMatrix
 from .native_step import use_native_step
 from .page_attention import attend_in_pages, page_reads
+from .solution import TorchSolution
 
 
 def use_products(
