@@ -156,10 +156,16 @@ def test_nbytes_counts_words_and_prepared_form_when_both_are_there(b, rng):
 @pytest.mark.parametrize(
     ("form", "batch", "bits"),
     [
-        (None, (), 4), (None, (300,), 8), ("kernel", (3,), 8), ("kernel", (300,), 4),
-        ("words", (2, 3), 4), ("words", (300,), 8), ("both", (), 8), ("both", (300,), 4),
+        (None, (), 4),
+        (None, (300,), 8),
+        ("kernel", (3,), 8),
+        ("kernel", (300,), 4),
+        ("words", (2, 3), 4),
+        ("words", (300,), 8),
+        ("both", (), 8),
+        ("both", (300,), 4),
     ],
-)  # fmt: skip
+)
 def test_quantized_linear_equals_numpy(b, rng, bits, batch, form):
     """x @ W.T + bias, for few rows and many, from words, from the prepared form, and from both."""
     parts, w = parts_of(b, rng, 40, 2, 64, bits)

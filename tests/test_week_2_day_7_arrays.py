@@ -216,10 +216,14 @@ def chunked_models(b) -> dict:
 @pytest.mark.parametrize(
     ("attention", "step", "length"),
     [
-        ("simple", 1, 6), ("tiled", 7, 24), ("device", 64, 150), ("simple", 128, 300),
-        ("tiled", 257, 261), ("device", 128, 300),
+        ("simple", 1, 6),
+        ("tiled", 7, 24),
+        ("device", 64, 150),
+        ("simple", 128, 300),
+        ("tiled", 257, 261),
+        ("device", 128, 300),
     ],
-)  # fmt: skip
+)
 def test_chunked_prefill_equals_one_shot(b, s, rng, chunked_models, attention, step, length):
     """Logits of the last token, and keys and values of all, whatever the step; in as many chunks as that takes."""
     prompt = rng.integers(0, 61, size=length).tolist()

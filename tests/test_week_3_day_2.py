@@ -745,9 +745,11 @@ def test_prompt_takes_from_the_mask_what_was_made_once_per_step(b, rng):
         given = replace(mask, **{part: nothing[part]})
         o, _, _ = b.paged_prompt_statistics(query, pages, pages, b.array([1, 3]), given)
         assert_close(
-            b.numpy(o), np.zeros((3, 4, 8)), atol=0,
+            b.numpy(o),
+            np.zeros((3, 4, 8)),
+            atol=0,
             idea=f"use `mask.{part}`: without it the whole bias is read again in each layer",
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.task("3.2.6")

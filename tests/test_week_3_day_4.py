@@ -256,11 +256,14 @@ OPTIONS = {
     "whole prompts": {**SMALL, "chunk_readers": 0, "decode_readers": 0},
     "few pages": {**SMALL, "num_pages": 3},
     "one request": {
-        "max_num_seqs": 1, "decode_tokens": (1,), "chunk_tokens": (2, 5), "decode_pages": (1, 2, 3),
+        "max_num_seqs": 1,
+        "decode_tokens": (1,),
+        "chunk_tokens": (2, 5),
+        "decode_pages": (1, 2, 3),
         "chunk_pages": (1, 3),
     },
     "few tokens": {**SMALL, "chunk_tokens": (3,)},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -536,11 +539,22 @@ def test_a_request_does_not_depend_on_its_bucket_or_its_company(b, s, rng, model
 @pytest.mark.parametrize(
     ("budget", "decodes", "separate", "room"),
     [
-        (16, 0, False, 16), (16, 3, False, 13), (16, 4, False, 12), (15, 0, False, 10), (15, 3, False, 7),
-        (9, 4, False, 2), (5, 1, False, 0), (16, 0, True, 16), (16, 1, True, 10), (16, 3, True, 10), (13, 3, True, 6),
-        (10, 4, True, 6), (9, 4, True, 0), (17, 1, True, 16),
+        (16, 0, False, 16),
+        (16, 3, False, 13),
+        (16, 4, False, 12),
+        (15, 0, False, 10),
+        (15, 3, False, 7),
+        (9, 4, False, 2),
+        (5, 1, False, 0),
+        (16, 0, True, 16),
+        (16, 1, True, 10),
+        (16, 3, True, 10),
+        (13, 3, True, 6),
+        (10, 4, True, 6),
+        (9, 4, True, 0),
+        (17, 1, True, 16),
     ],
-)  # fmt: skip
+)
 def test_the_room_for_prompts_is_counted_in_padded_tokens(s, budget, decodes, separate, room):
     """Ladders 6, 10, 16 of steps with chunks and 1, 2, 4 of decodes: what is computed stays within the budget."""
     found = s.room_for_prompts(budget, decodes, buckets_of(s), separate=separate)

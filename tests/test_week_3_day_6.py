@@ -289,8 +289,13 @@ def test_turn_adds_steps_and_tells_what_is_new(s):
         {"uvw": ("w", "length")},
     ], f"a letter per answer and turn, each reported once: {found}"
     assert [call for call in engine.calls if call != "collect"] == [
-        "add ab", "add uvw", "add x", "step", "step", "step",
-    ], f"every answer is added once, and a turn is one step: {engine.calls}"  # fmt: skip
+        "add ab",
+        "add uvw",
+        "add x",
+        "step",
+        "step",
+        "step",
+    ], f"every answer is added once, and a turn is one step: {engine.calls}"
 
 
 @pytest.mark.task("3.6.3", after="3.6.4")

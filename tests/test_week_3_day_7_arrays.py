@@ -17,13 +17,23 @@ from support.ranks import logits_of_two_steps, on_all_ranks, served_by, shards_o
 from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 
 QWEN = small_model(
-    37, num_attention_heads=4, num_key_value_heads=2, head_dim=6, intermediate_size=32, vocab_size=61,
+    37,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=6,
+    intermediate_size=32,
+    vocab_size=61,
     max_position_embeddings=400,
-)  # fmt: skip
+)
 DEEP = small_model(
-    41, num_hidden_layers=5, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61,
+    41,
+    num_hidden_layers=5,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=6,
+    vocab_size=61,
     max_position_embeddings=400,
-)  # fmt: skip
+)
 WINDOWS = {"sliding_window": 3, "layer_types": ("full_attention", "sliding_attention")}
 DEEP_WINDOWS = {
     "sliding_window": 3,

@@ -403,8 +403,10 @@ def test_every_row_reaches_its_expert(s, counts):
     """Rows are sent as the plans say, and each arrives once, at the rank and the expert that it is for."""
     size, share = len(counts), len(counts[0]) // len(counts)
     plans = [s.exchange_plan(counts, rank) for rank in range(size)]
-    rows = [[(rank, expert) for expert, many in enumerate(row) for _ in range(many)]
-            for rank, row in enumerate(counts)]  # fmt: skip
+    rows = [
+        [(rank, expert) for expert, many in enumerate(row) for _ in range(many)]
+        for rank, row in enumerate(counts)
+    ]
     for rank, plan in enumerate(plans):
         arrived = []
         for sender, other in enumerate(plans):

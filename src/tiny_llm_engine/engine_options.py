@@ -10,9 +10,14 @@ from .solution_types import ServingPackage
 from .speculative_config import SpeculativeConfig
 
 COUNTS = (
-    "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_blocks", "tensor_parallel_size",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "max_model_len",
+    "block_size",
+    "num_blocks",
+    "tensor_parallel_size",
     "pipeline_parallel_size",
-)  # fmt: skip
+)
 KV_CACHE_DTYPES = "auto", "int8", "fp8_e4m3"
 CHUNKED_BUDGET = 512  # tokens of a step by default
 # By the type of a field: what it may be, and how errors call it.

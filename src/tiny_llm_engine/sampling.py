@@ -10,14 +10,32 @@ from .structured_outputs import StructuredOutputsParams
 
 # Only the engine of Week 3 supports these: `Request` raises ValueError for them.
 WEEK_3 = (
-    "seed", "n", "sample_index", "logprobs", "ignore_eos", "stop_token_ids", "min_tokens", "min_p", "presence_penalty",
-    "frequency_penalty", "repetition_penalty", "logit_bias", "include_stop_str_in_output", "skip_special_tokens",
-    "structured_outputs", "prompt_logprobs",
-)  # fmt: skip
+    "seed",
+    "n",
+    "sample_index",
+    "logprobs",
+    "ignore_eos",
+    "stop_token_ids",
+    "min_tokens",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "structured_outputs",
+    "prompt_logprobs",
+)
 # Those that change logits before a token is chosen; `min_p` is a filter, like top-k and top-p.
 CHANGES_LOGITS = (
-    "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "structured_outputs",
-)  # fmt: skip
+    "min_tokens",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "structured_outputs",
+)
 ALL_TOKENS = 2**31 - 1  # more than any vocabulary has
 LONGEST_STOP = 1024  # characters of a stop string: an answer holds back as much text as looks like one
 

@@ -83,15 +83,26 @@ def positive_number(text: str) -> float:
 def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
     """Add the options for the solution, the port, the device and the model; `solution` is the default."""
     add = parser.add_argument
-    add("--solution", default=solution, choices=sorted(SOLUTIONS),
-        help=f"whose code: tiny_llm is yours; default: {solution}")  # fmt: skip
+    add(
+        "--solution",
+        default=solution,
+        choices=sorted(SOLUTIONS),
+        help=f"whose code: tiny_llm is yours; default: {solution}",
+    )
     add("--backend", default="auto", choices=["auto", *BACKENDS], help="auto: the port you work on")
     add("--device", default="auto", choices=DEVICES)
     add("--dtype", default="auto", choices=DTYPES)
-    add("--model", type=model_argument, default="tiny-qwen3",
-        help="a shipped name, a folder, a GGUF file or a hub id")  # fmt: skip
-    add("--quantize", choices=QUANTIZATIONS,
-        help="quantise the layers' weights to few bits while loading (Day 2.3)")  # fmt: skip
+    add(
+        "--model",
+        type=model_argument,
+        default="tiny-qwen3",
+        help="a shipped name, a folder, a GGUF file or a hub id",
+    )
+    add(
+        "--quantize",
+        choices=QUANTIZATIONS,
+        help="quantise the layers' weights to few bits while loading (Day 2.3)",
+    )
 
 
 def add_week3_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,10 +117,18 @@ def add_week3_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["int8", "int16", "float"],
         help="of products with quantised weights on a CPU; default: int16 if that is faster than float (week3)",
     )
-    parser.add_argument("--tensor-parallel-size", type=whole_number(1), default=1, metavar="N",
-        help="devices that hold a part of every matrix each (week3, Day 3.7); default: 1")  # fmt: skip
-    parser.add_argument("--enable-expert-parallel", action="store_true",
-        help="these devices share the experts of a mixture (week3, Day 4.2)")  # fmt: skip
+    parser.add_argument(
+        "--tensor-parallel-size",
+        type=whole_number(1),
+        default=1,
+        metavar="N",
+        help="devices that hold a part of every matrix each (week3, Day 3.7); default: 1",
+    )
+    parser.add_argument(
+        "--enable-expert-parallel",
+        action="store_true",
+        help="these devices share the experts of a mixture (week3, Day 4.2)",
+    )
 
 
 def check_engine_arguments(options: argparse.Namespace) -> None:

@@ -42,8 +42,13 @@ def add_frontend_arguments(top: argparse.ArgumentParser) -> None:
     add("--ssl-keyfile", metavar="FILE", help="TLS: the private key")
     add("--ssl-certfile", metavar="FILE", help="TLS: the certificate")
     add("--ssl-ca-certs", metavar="FILE", help="TLS: certificates that sign those of clients")
-    add("--ssl-cert-reqs", type=whole_number(0, 2), default=0, metavar="N",
-        help="TLS: 2 demands one of each client")  # fmt: skip
+    add(
+        "--ssl-cert-reqs",
+        type=whole_number(0, 2),
+        default=0,
+        metavar="N",
+        help="TLS: 2 demands one of each client",
+    )
     levels = ["critical", "error", "warning", "info", "debug", "trace"]
     add(
         "--uvicorn-log-level", choices=levels, default="warning", help="of the HTTP library; default: warning"
@@ -51,8 +56,12 @@ def add_frontend_arguments(top: argparse.ArgumentParser) -> None:
     add(
         "--chat-template", metavar="FILE", help="instead of the model's own; a file, or the Jinja text itself"
     )
-    add("--default-chat-template-kwargs", type=json_object, metavar="JSON",
-        help="variables of the chat template, unless a request gives others")  # fmt: skip
+    add(
+        "--default-chat-template-kwargs",
+        type=json_object,
+        metavar="JSON",
+        help="variables of the chat template, unless a request gives others",
+    )
 
 
 def add_replica_arguments(top: argparse.ArgumentParser) -> None:
@@ -61,10 +70,18 @@ def add_replica_arguments(top: argparse.ArgumentParser) -> None:
         "replicas", "several engines behind one address, on Ray Serve; the page at / is left out"
     ).add_argument
     add("--replicas", type=whole_number(1), metavar="N", help="engines, each in a process of its own")
-    add("--max-replicas", type=whole_number(1), metavar="N",
-        help="start more under load, up to this many; default: as --replicas")  # fmt: skip
-    add("--target-ongoing-requests", type=positive_number, metavar="N",
-        help="open requests of a replica above which another one is started; default: --max-num-seqs")  # fmt: skip
+    add(
+        "--max-replicas",
+        type=whole_number(1),
+        metavar="N",
+        help="start more under load, up to this many; default: as --replicas",
+    )
+    add(
+        "--target-ongoing-requests",
+        type=positive_number,
+        metavar="N",
+        help="open requests of a replica above which another one is started; default: --max-num-seqs",
+    )
 
 
 def add_shape_arguments(top: argparse.ArgumentParser) -> None:

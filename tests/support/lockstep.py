@@ -102,8 +102,10 @@ class LockstepGroup:
         }
         if received:
             return received
-        where = ["has ended" if thread.dead else f"waits in {call}"
-                 for thread, call in zip(threads, waiting, strict=True)]  # fmt: skip
+        where = [
+            "has ended" if thread.dead else f"waits in {call}"
+            for thread, call in zip(threads, waiting, strict=True)
+        ]
         if len(set(where)) > 1 or waiting[0].sender is not None:
             listed = "; ".join(f"rank {rank} {state}" for rank, state in enumerate(where))
             raise LockstepError(f"the ranks wait for each other for ever: {listed}")

@@ -85,9 +85,11 @@ class Run:
         )
         self.model = FakePackedModel(self.allocator, Sampled, ends=rng.choice([0, 9]))
         options = {
-            "max_num_batched_tokens": rng.choice([4, 8, 20]), "max_num_seqs": rng.choice([1, 2, 4]),
-            "clock": self.model.clock, "on_event": self._hear,
-        }  # fmt: skip
+            "max_num_batched_tokens": rng.choice([4, 8, 20]),
+            "max_num_seqs": rng.choice([1, 2, 4]),
+            "clock": self.model.clock,
+            "on_event": self._hear,
+        }
         policy, most, self.aborts = (
             rng.choice(["hybrid", "separate"]),
             rng.choice([1, 3, 6]),
@@ -102,9 +104,11 @@ class Run:
 
     def _sequence(self, number: int, rng: random.Random) -> Sequence:
         sampling = SamplingParams(
-            max_tokens=rng.choice([1, 9, None, None]), stop=rng.choice([None, "ab", "e"]),
-            min_tokens=0, include_stop_str_in_output=rng.random() < 0.5,
-        )  # fmt: skip
+            max_tokens=rng.choice([1, 9, None, None]),
+            stop=rng.choice([None, "ab", "e"]),
+            min_tokens=0,
+            include_stop_str_in_output=rng.random() < 0.5,
+        )
         prompt = [97 + rng.randrange(2) for _ in range(rng.randrange(1, 9))]
         made = Sequence(
             prompt, ByteTokenizer(), request_id=number, sampling=sampling, max_seq_len=rng.choice([14, 24])

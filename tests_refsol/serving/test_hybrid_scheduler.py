@@ -57,11 +57,15 @@ class Engine(Served):
         ([1, 2**16], {}, "token id 65536 is not one of 0 to 65535"),
         ([1, -1], {}, "token id -1 is not one of"),
         ([1.5], {}, "token id 1.5 is not one of"),
-        ("a" * 20, {"max_tokens": 30}, "a prompt of length 20 with an answer of 30 never fits into the 40 tokens"),
+        (
+            "a" * 20,
+            {"max_tokens": 30},
+            "a prompt of length 20 with an answer of 30 never fits into the 40 tokens",
+        ),
         ("a" * 41, {}, "a prompt of length 41 with an answer of 1 never fits into the 40 tokens"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_can_never_be_served_is_refused_at_once_and_others_go_on(prompt, options, words):
     """The head of the line that never fits would block everybody behind it (vllm-project/vllm#39734)."""
     engine = Engine(num_blocks=10)

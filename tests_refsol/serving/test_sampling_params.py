@@ -93,11 +93,18 @@ def test_defaults_that_vllm_has_too():
 @pytest.mark.parametrize(
     "forms",
     [
-        {}, {"json": "{}", "regex": "a"}, {"json_object": False}, {"regex": 3}, {"choice": []}, {"choice": "ab"},
-        {"choice": ["a", ""]}, {"choice": ["a"], "grammar": "start: /a/"}, {"grammar": ["start: /a/"]},
+        {},
+        {"json": "{}", "regex": "a"},
+        {"json_object": False},
+        {"regex": 3},
+        {"choice": []},
+        {"choice": "ab"},
+        {"choice": ["a", ""]},
+        {"choice": ["a"], "grammar": "start: /a/"},
+        {"grammar": ["start: /a/"]},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_structured_outputs_have_exactly_one_form(forms):
     with pytest.raises(ValueError, match=r"^structured_outputs "):
         StructuredOutputsParams(**forms)

@@ -441,8 +441,10 @@ def test_the_simple_demo_has_four_prompts_their_tokens_answers_and_the_total(mon
     out = capsys.readouterr().out
     found = re.findall(r"Prompt (\d) \(([\d,]+) tokens\): (.+)\nAnswer: (.+)\n", out)
     assert [number for number, *_ in found] == [*"1234"] and found[0][1:] == (
-        "3", "Thank you!", "You are welcome! Ask me more about LLM serving whenever you like.",
-    )  # fmt: skip
+        "3",
+        "Thank you!",
+        "You are welcome! Ask me more about LLM serving whenever you like.",
+    )
     assert int(found[3][1]) > 32 and found[3][2].endswith("…"), "the fourth needs several chunks"
     assert re.search(r"\nTotal: \d+\.\d\d s for 4 prompts\n$", out)
 

@@ -40,9 +40,14 @@ class Watched:
         for number, (prompt, answer) in enumerate(REQUESTS):
             sampling = s.SamplingParams(max_tokens=answer)
             self.loop.add(
-                s.Sequence([97 + number] * prompt, EndlessTokenizer(), request_id=number, max_seq_len=80,
-                           sampling=sampling)
-            )  # fmt: skip
+                s.Sequence(
+                    [97 + number] * prompt,
+                    EndlessTokenizer(),
+                    request_id=number,
+                    max_seq_len=80,
+                    sampling=sampling,
+                )
+            )
         while self.loop.has_work_remaining():
             if stops_after is not None and self.scheduler_steps == stops_after:
                 for one in list(self.loop._sequences):

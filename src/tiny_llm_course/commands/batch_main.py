@@ -37,23 +37,47 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     """Parse the options and resolve `auto`."""
     top = argparse.ArgumentParser(prog="pdm run batch-main", description=__doc__)
     add = top.add_argument
-    add("--prompt", type=text_argument, default=[], action="append", metavar="TEXT",
-        help="prompt; repeatable")  # fmt: skip
+    add(
+        "--prompt", type=text_argument, default=[], action="append", metavar="TEXT", help="prompt; repeatable"
+    )
     add("--prompts-file", metavar="FILE", help="a prompt a line, UTF-8; - is standard input")
-    add("--slots", type=whole_number(1), default=4, metavar="N",
-        help="prompts at a time, at most; default: 4")  # fmt: skip
-    add("--prefill-step", type=whole_number(1, WHOLE), metavar="N",
-        help="week 2: prompts in chunks of at most this many tokens (Day 2.7); default: whole prompts")  # fmt: skip
-    add("--max-seq-len", type=whole_number(2), default=512, metavar="N",
-        help="tokens of a prompt and its answer")  # fmt: skip
-    add("--stop", type=stop_argument, action="append", metavar="TEXT",
-        help="ends an answer and is not part of it; repeatable")  # fmt: skip
+    add(
+        "--slots", type=whole_number(1), default=4, metavar="N", help="prompts at a time, at most; default: 4"
+    )
+    add(
+        "--prefill-step",
+        type=whole_number(1, WHOLE),
+        metavar="N",
+        help="week 2: prompts in chunks of at most this many tokens (Day 2.7); default: whole prompts",
+    )
+    add(
+        "--max-seq-len",
+        type=whole_number(2),
+        default=512,
+        metavar="N",
+        help="tokens of a prompt and its answer",
+    )
+    add(
+        "--stop",
+        type=stop_argument,
+        action="append",
+        metavar="TEXT",
+        help="ends an answer and is not part of it; repeatable",
+    )
     add("--no-template", dest="template", action="store_false", help="continue the prompts as they are")
-    add("--trace", type=output_argument, metavar="FILE",
-        help="also write what happened when, for ui.perfetto.dev")  # fmt: skip
+    add(
+        "--trace",
+        type=output_argument,
+        metavar="FILE",
+        help="also write what happened when, for ui.perfetto.dev",
+    )
     add("--plain", action="store_true", help="lines instead of a table, on a terminal too")
-    add("--loader", default="auto", choices=["auto", "week2", "week3"],
-        help="which week's engine; auto: that of week 2")  # fmt: skip
+    add(
+        "--loader",
+        default="auto",
+        choices=["auto", "week2", "week3"],
+        help="which week's engine; auto: that of week 2",
+    )
     add_model_arguments(top, solution="ref")
     add_week3_arguments(top)
     add_sampling_arguments(top)

@@ -45,13 +45,20 @@ def share(text: str) -> float:
 def parser() -> argparse.ArgumentParser:
     top = Parser(prog="pdm run demo", description=__doc__, allow_abbrev=False)
     add = top.add_argument
-    add("--demo", choices=list(CHOICES.values()),
-        help=f"no menu; a pipe may say {NUMBERS}, and else it is sync")  # fmt: skip
+    add(
+        "--demo",
+        choices=list(CHOICES.values()),
+        help=f"no menu; a pipe may say {NUMBERS}, and else it is sync",
+    )
     add("--gap", type=float, default=0.1, metavar="S", help="async: seconds between two requests")
     add("--prompts-file", metavar="FILE", help="the requests, a prompt a line, UTF-8; - is standard input")
     add("--prefill-step", type=whole_number(1), default=Knobs.prefill_step, metavar="N")
-    add("--chunker", choices=["fixed", "adaptive"], default=Knobs.chunker,
-        help="what chooses the size of a chunk")  # fmt: skip
+    add(
+        "--chunker",
+        choices=["fixed", "adaptive"],
+        default=Knobs.chunker,
+        help="what chooses the size of a chunk",
+    )
     add("--batch-size", type=whole_number(1), default=Knobs.batch_size, metavar="N")
     add("--max-seq-len", type=whole_number(2), metavar="N", help="default: what the longest request needs")
     add("--reserved-decode-slots", type=whole_number(0), default=0, metavar="N")

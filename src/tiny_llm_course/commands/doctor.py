@@ -22,8 +22,14 @@ STYLES = {"ok": "green", "warn": "yellow", "missing": "bold red"}
 @command
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="pdm run doctor", description=__doc__)
-    parser.add_argument("--hpu", nargs="?", const="hpu-report.json", type=Path, metavar="FILE",
-        help="check a Gaudi (default file: %(const)s)")  # fmt: skip
+    parser.add_argument(
+        "--hpu",
+        nargs="?",
+        const="hpu-report.json",
+        type=Path,
+        metavar="FILE",
+        help="check a Gaudi (default file: %(const)s)",
+    )
     file = parser.parse_args(argv).hpu
     if file is not None:
         return check_hpu(file)

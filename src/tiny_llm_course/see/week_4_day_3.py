@@ -93,8 +93,11 @@ def show(b: Port, console: Console) -> None:
         run, plain = chats.run(*turns, **sampling), chats.run(*turns, drafts=0, **sampling)
         console.print(Text.assemble((f"{name}: ", "bold"), _coloured(run, chats.tokenizer)))
         same = "the same" if run.tokens == plain.tokens else "ANOTHER ANSWER"
-        table.add_row(name, *map(str, (len(run.tokens), len(run.steps), run.drafts, run.accepted)),
-                      f"{len(plain.steps)} steps, {same}")  # fmt: skip
+        table.add_row(
+            name,
+            *map(str, (len(run.tokens), len(run.steps), run.drafts, run.accepted)),
+            f"{len(plain.steps)} steps, {same}",
+        )
     console.print()
     console.print(table)
     _lengths(b.serving.choose_k, console)

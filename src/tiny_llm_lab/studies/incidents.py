@@ -7,9 +7,15 @@ from .served import StudyPlan
 from .study import Study
 
 CODES = {
-    "static": "stat", "decode-first": "dec", "prefill-first": "pre", "orca": "orca",
-    "chunks-only": "chnk", "sarathi": "sara", "paced": "pace", "slack": "slck",
-}  # fmt: skip
+    "static": "stat",
+    "decode-first": "dec",
+    "prefill-first": "pre",
+    "orca": "orca",
+    "chunks-only": "chnk",
+    "sarathi": "sara",
+    "paced": "pace",
+    "slack": "slck",
+}
 
 
 def run(plan: StudyPlan) -> Study:

@@ -108,9 +108,15 @@ def check_length(service: ModelService, name: str, characters: int) -> None:
 
 
 PASSED_ON = (  # to the solution, unless they were left out
-    "stop_token_ids", "min_tokens", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
-    "include_stop_str_in_output", "skip_special_tokens",
-)  # fmt: skip
+    "stop_token_ids",
+    "min_tokens",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+)
 
 
 SMALLEST_TEMPERATURE = 1e-6  # below it only the most probable token has a chance

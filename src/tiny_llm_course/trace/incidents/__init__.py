@@ -5,5 +5,13 @@ from .incident import Bound, Incident, IncidentCase, Sent, group
 from .incident_run import IncidentRun, failures
 
 __all__ = [
-    "CORPUS", "Bound", "Incident", "IncidentCase", "IncidentRun", "Sent", "failures", "group", "incident",
-]  # fmt: skip
+    "CORPUS",
+    "Bound",
+    "Incident",
+    "IncidentCase",
+    "IncidentRun",
+    "Sent",
+    "failures",
+    "group",
+    "incident",
+]
