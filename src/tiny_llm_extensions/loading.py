@@ -41,7 +41,7 @@ QUANTIZED_ON_HPU = (
 
 
 @dataclass(frozen=True)
-class Engine:
+class WeekEngine:
     """The names of one week's engine in a solution.
 
     Args:
@@ -59,9 +59,9 @@ class Engine:
 
 # In the order of the course: "auto" takes the last one that fits.
 ENGINES = {
-    "week1": Engine("Qwen3ModelWeek1", "simple_generate", has_caches=False),
-    "week2": Engine("Qwen3ModelWeek2", "simple_generate_with_kv_cache", has_caches=True),
-    "week3": Engine("Qwen3ModelWeek3", None, has_caches=True, is_packed=True),
+    "week1": WeekEngine("Qwen3ModelWeek1", "simple_generate", has_caches=False),
+    "week2": WeekEngine("Qwen3ModelWeek2", "simple_generate_with_kv_cache", has_caches=True),
+    "week3": WeekEngine("Qwen3ModelWeek3", None, has_caches=True, is_packed=True),
 }
 
 
@@ -181,7 +181,7 @@ class Loading:
             port.given.use_packed_kernels(network)
         return network
 
-    def _model(self, port: Port, week: Engine, weights: Any) -> Any:
+    def _model(self, port: Port, week: WeekEngine, weights: Any) -> Any:
         if not week.has_caches:
             return getattr(port, week.model)(weights)
         options: dict[str, Any] = {} if self.attention == "simple" else {"attention": self.attention}

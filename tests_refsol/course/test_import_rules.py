@@ -136,8 +136,8 @@ def test_text_files_are_read_and_written_in_utf_8():
                 assert "encoding" in {k.arg for k in node.keywords}, f"{name(path)}:{node.lineno}"
 
 
-# Protocols beside the classes that they describe; and three names of two things.
-TWICE = {"Tokenizer", "Checkpoint", "RopeScaling", "EngineRequest", "Limits", "Engine", "Place"}
+# Protocols beside the classes that they describe.
+TWICE = {"Tokenizer", "Checkpoint", "RopeScaling", "EngineRequest"}
 
 
 def test_a_name_of_a_class_means_one_thing():

@@ -14,7 +14,7 @@ ROUTER = re.compile(r"model\.layers\.\d+\.(mlp|block_sparse_moe)\.gate\.weight")
 
 
 @dataclass(frozen=True)
-class Place:
+class ExpertPlace:
     """Where an expert's matrix is in a model: its stack, its expert, and its place within that expert's matrix."""
 
     stack: str
@@ -22,13 +22,13 @@ class Place:
     part: int
 
 
-def place_of(name: str) -> Place | None:
+def place_of(name: str) -> ExpertPlace | None:
     """The place of a weight by its name in a file; None if it belongs to no expert."""
     found = EXPERT.fullmatch(name)
     if found is None or found[3] not in PARTS:
         return None
     stack, part = PARTS[found[3]]
-    return Place(f"{found[1]}mlp.experts.{stack}", int(found[2]), part)
+    return ExpertPlace(f"{found[1]}mlp.experts.{stack}", int(found[2]), part)
 
 
 def is_router(name: str) -> bool:

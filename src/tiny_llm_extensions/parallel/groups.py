@@ -44,7 +44,7 @@ class Group(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """A process's place among the ranks with which it was started.
 
     Args:

@@ -41,12 +41,12 @@ def finite(schema: object, room: int) -> object:
     """
     text = json.dumps(schema)
     shortest = min(READABLE, max(SHORT, room // (8 * max(1, text.count('"string"')))))
-    limits = Limits('"allOf"' not in text, shortest)
+    limits = SchemaLimits('"allOf"' not in text, shortest)
     return limits.whole(schema, room) if isinstance(schema, Mapping) else schema
 
 
 @dataclass(frozen=True)
-class Limits:
+class SchemaLimits:
     """Puts limits on a schema.
 
     Args:

@@ -16,7 +16,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from ..groups import Place
+from ..groups import RankPlace
 
 
 class ProcessGroup:
@@ -93,12 +93,12 @@ class Meeting:
         self.file.unlink(missing_ok=True)
 
 
-def launched(environment: Mapping[str, str] = os.environ) -> Place | None:
+def launched(environment: Mapping[str, str] = os.environ) -> RankPlace | None:
     """This process's place, if mlx.launch or the engine has started it as one of several ranks."""
     if not {"MLX_RANK", "MLX_HOSTFILE"} <= environment.keys():
         return None
     hosts = json.loads(Path(environment["MLX_HOSTFILE"]).read_text(encoding="utf-8"))
-    return Place(int(environment["MLX_RANK"]), len(hosts), hosts[0][0].rpartition(":")[0])
+    return RankPlace(int(environment["MLX_RANK"]), len(hosts), hosts[0][0].rpartition(":")[0])
 
 
 def join_launched(device: str) -> ProcessGroup:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from tiny_llm_engine.arrays.torch import hpu
 
-from ..groups import Place
+from ..groups import RankPlace
 
 LIBRARIES = {"cpu": "gloo", "cuda": "nccl", "hpu": "hccl"}
 # Ranks may wait for each other as long as one of them compiles. That they are alive is seen by their heartbeats.
@@ -116,11 +116,11 @@ class Meeting:
         """Frees what the ranks needed to meet."""
 
 
-def launched(environment: Mapping[str, str] = os.environ) -> Place | None:
+def launched(environment: Mapping[str, str] = os.environ) -> RankPlace | None:
     """This process's place, if torchrun or the engine has started it as one of several ranks."""
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
         return None
-    return Place(int(environment["RANK"]), int(environment["WORLD_SIZE"]), environment["MASTER_ADDR"])
+    return RankPlace(int(environment["RANK"]), int(environment["WORLD_SIZE"]), environment["MASTER_ADDR"])
 
 
 def join_launched(device: str) -> ProcessGroup:
