@@ -57,7 +57,7 @@ def draw(
     seconds: float,
     *names: str,
 ) -> None:
-    """Two rows of a stretch of time with their names, and the axis."""
+    """A timeline of two rows, the host above the device, and its axis in seconds."""
     times = [start + (column + 0.5) / COLUMNS * seconds for column in range(COLUMNS)]
     rows = {
         name: [cell(spans, time, idle) for time in times]

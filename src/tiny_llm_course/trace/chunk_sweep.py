@@ -49,7 +49,7 @@ def sweep(
 
 
 def figures_of(trace: Trace, workload: Workload) -> Json:
-    """Figures of one run in seconds, `ttft` of each prompt, and the stalls against what was promised."""
+    """Figures of one run in seconds; the TTFT of each request; and the steps that kept an answer waiting too long."""
 
     def ttft(kind: str) -> list[float]:
         lanes = [lane for spec, lane in zip(workload.requests, trace.lanes, strict=True) if spec.kind == kind]

@@ -118,7 +118,7 @@ def _add_tokens(bpe: tokenizers.Tokenizer, tokens: Mapping[str, int], types: lis
 
 
 def _add_bos_and_eos(bpe: tokenizers.Tokenizer, fields: Json, ids: Mapping[str, int]) -> None:
-    """Put the tokens around a text that the header wants there."""
+    """Adds the begin and end tokens that the file's header requires."""
     begins = fields[GGML + "model"] == "llama" or fields.get(GGML + "pre") == "llama-bpe"
     bos = ["bos"] * flag(fields, "add_bos_token", begins)
     eos = ["eos"] * flag(fields, "add_eos_token", False)

@@ -142,6 +142,6 @@ def run(plan: StudyPlan) -> Study:
 
 
 def figures(tokens: Counter[str], ttfts: list[float], day: float) -> list[float]:
-    """The numbers of a row, of a day of so many seconds."""
+    """Where the tokens came from in percent, TTFTs in seconds, and the percentage of the day spent on prompts."""
     shares = [round(100 * tokens[place] / tokens.total()) for place in (POOL, *LEVELS, COMPUTED)]
     return [*shares, percentile(ttfts, 50), percentile(ttfts, 99), round(100 * sum(ttfts) / day)]

@@ -81,7 +81,7 @@ def step_reads(inputs: PackedInputs, page_size: int, window: int | None = None) 
 
 
 def _own_mask(positions: mx.array, past: int, window: int | None) -> mx.array | None:
-    """What L rows at these positions see of `past` tokens and themselves; None for a single row."""
+    """The mask of L new rows over their `past` tokens and each other; None for a single row."""
     if positions.size == 1:
         return None
     keys = mx.concatenate([mx.arange(past, dtype=positions.dtype), positions])

@@ -65,7 +65,7 @@ class LayersKernel(Kernel):
     def compute_of(self, kept: str) -> Callable[..., int]:
         """The function for pages that keep numbers of this type, see `KEPT`. Nothing is checked.
 
-        It takes the address of a `Step`, eps, the scale of scores, whether all numbers are bf16, and the threads.
+        In C: (Step* step, float eps, float scale, bool all_bf16, int threads).
 
         Raises:
             NativeError: there is no such kernel on this machine.

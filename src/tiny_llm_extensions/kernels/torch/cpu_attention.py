@@ -95,7 +95,7 @@ def past_slots(past: PastReads | None, page_size: int) -> dict[int, torch.Tensor
 
 
 def own_mask(positions: torch.Tensor, past: int, window: int | None) -> torch.Tensor | None:
-    """What L rows at these positions see of `past` tokens and themselves; None when `is_causal` says it, or nothing."""
+    """The mask of L new rows over their `past` tokens and each other; None if none is needed or `is_causal` says it."""
     if len(positions) == 1 or (past == 0 and (window is None or len(positions) <= window)):
         return None
     keys = torch.cat([torch.arange(past), positions])
