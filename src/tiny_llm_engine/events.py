@@ -77,9 +77,9 @@ class EventQueue:
         self.listeners = list(listeners)
         self.pending: deque[Event] = deque()  # that were not delivered
 
-    def emit(self, event: Event) -> None:
-        """Adds an event."""
-        self.pending.append(event)
+    def emit(self, *events: Event) -> None:
+        """Adds events."""
+        self.pending.extend(events)
 
     def deliver(self) -> None:
         """Passes all events on. If a listener raises, the others come with the next call."""

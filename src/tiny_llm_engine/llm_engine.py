@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 from .engine_options import EngineLimits, EngineOptions
@@ -80,7 +80,7 @@ class LLMEngine:
         self.loop = self.new_loop(self.runner, self.clock, self._emit)
         self._parallel = ParallelSampling(self.loop.enqueue)
 
-    @property
+    @cached_property
     def names(self) -> ServingPackage:
         """The module `serving` of the solution."""
         return cast(ServingPackage, self.port.serving)

@@ -139,7 +139,7 @@ class PackedBatch:
     token_ids: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
-    query_start: list[int] = field(default_factory=lambda: [0])
+    query_start: list[int] = field(default_factory=[0].copy)
     context_lens: list[int] = field(default_factory=list)
     block_tables: list[list[int]] = field(default_factory=list)
     sample_rows: list[int] = field(default_factory=list)

@@ -237,11 +237,10 @@ class StepLoop(Generic[Served]):
     def _emit_step(self, parts: Any, drawn: Sequence[Served]) -> None:
         start, now = self.state.now, self.clock()
         self.state.now = now
-        self.events.emit(Event("step", now, start=start, parts=parts))
         for sequence in drawn:
             sequence.token_time = now
-            if sequence.finish_reason != "abort":
-                self.state.emit("token", sequence)
+        tokens = [Event("token", now, sequence) for sequence in drawn if sequence.finish_reason != "abort"]
+        self.events.emit(Event("step", now, start=start, parts=parts), *tokens)
         self.events.deliver()
 
     # A request goes.

@@ -213,7 +213,8 @@ def evaluate(array: mx.array) -> None:
 
 def materialize(pools: Sequence[Any]) -> None:
     """Compute what is still lazy in the pools of all layers."""
-    mx.eval([pool.arrays for pool in pools])
+    # Those whose addresses are known were computed when a kernel asked for them.
+    mx.eval([pool.arrays for pool in pools if not pool.known_addresses])
 
 
 def launch(pools: Sequence[Any]) -> None:

@@ -53,16 +53,14 @@ def past_runs(past: PastReads | None, page_size: int) -> dict[int, Runs]:
     """For each decode the runs of its past, first slot and count, by its row. A run is at most a page."""
     if past is None:
         return {}
-    past = past.map(listed)
-    runs: dict[int, Runs] = {group: [] for group in past.groups}
-    blocks = past.blocks
+    rows, groups, blocks = listed(past.rows), listed(past.groups), past.blocks
+    runs: dict[int, Runs] = {group: [] for group in groups}
     parts = blocks.block_groups, blocks.block_list, blocks.block_starts, blocks.block_usage
-    for group, block, start, end in zip(*parts, strict=True):
+    for group, block, start, end in zip(*map(listed, parts), strict=True):
         if group in runs and end > start:
             runs[group].append((block * page_size + start, end - start))
     # Rows and groups of padding, see `padding.py`, read nothing.
-    rows = zip(past.rows, past.groups, strict=True)
-    return {row: runs[group] for row, group in rows if group >= 0 and runs[group]}
+    return {row: runs[group] for row, group in zip(rows, groups, strict=True) if group >= 0 and runs[group]}
 
 
 def decodes_alone(
