@@ -1,4 +1,4 @@
-"""The requests that wait and run, with their blocks, and who of those that wait begins next."""
+"""The requests that wait or run, their blocks, and the choice of the next one to begin."""
 
 import sys
 from collections import deque

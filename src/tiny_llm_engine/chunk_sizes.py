@@ -21,7 +21,7 @@ def check_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def largest_size(sizes: Sequence[int], tokens: float) -> int:
-    """The largest of the sizes that is at most `tokens`; 0 if there is none."""
+    """The largest size not above `tokens`; 0 if every size is."""
     return max((size for size in sizes if size <= tokens), default=0)
 
 

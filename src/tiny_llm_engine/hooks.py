@@ -1,6 +1,6 @@
 """Where an extension is put on a loop: each list is empty in a plain engine, and no line of an extension runs then.
 
-The extensions of a loop act in the order in which they were put on it, see `open_loop`.
+Extensions act in the order in which the `make_loop` of a solution puts them on the loop.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""llguidance's errors in the words of whoever wrote the schema, the expression or the grammar."""
+"""llguidance's errors, reworded for the author of the schema, the expression or the grammar."""
 
 import re
 from pathlib import Path
