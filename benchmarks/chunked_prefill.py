@@ -19,14 +19,16 @@ from tiny_llm_course.trace.serve import EndlessTokenizer, Serving, serve
 from tiny_llm_course.trace.trace import WHOLE
 from tiny_llm_course.trace.workload import LONG, SHORT, RequestSpec, Workload, decode_heavy, mixed
 from tiny_llm_engine.backends.samples import in_turns
-from tiny_llm_engine.engine_options import EngineOptions
 from tiny_llm_engine.llm_engine import LLMEngine
+from tiny_llm_engine.loading import Loading
 from tiny_llm_engine.models.weights.random_weights import SHAPES, RandomCheckpoint, shape
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution import resolve_serving
 from tiny_llm_extensions.arguments import DTYPES, model_argument, whole_number
-from tiny_llm_extensions.loading import Loading, load_network, random_network
+from tiny_llm_extensions.engine_options import EngineOptions
+from tiny_llm_extensions.given import given_of
+from tiny_llm_extensions.loading import load_network, random_network
 from tiny_llm_extensions.open_engine import open_engine
-from tiny_llm_extensions.port import Port
 
 from .command import RunProgress, carry_out, port_of
 from .engine_load import trace_of_run
@@ -111,7 +113,7 @@ def runner_of(plan: SweepPlan, port: Port, solution: str) -> Any:
             shape(plan.config, plan.layers), port.backend_module, port.float_dtype, port.device
         )
         model = port.Qwen3ModelWeek2(checkpoint, attention="device")
-        port.given.use_products(model, "plain")
+        given_of(port).use_products(model, "plain")
         return port.runner(model, chunk_mask=port.chunked_attention_mask)
     runner, _ = load(
         plan.model, solution=solution, backend=port.name, device=port.device, dtype=port.float_dtype

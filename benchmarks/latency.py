@@ -18,9 +18,10 @@ from tiny_llm_course.trace.workload import prompt_of
 from tiny_llm_engine.backends.samples import interleave
 from tiny_llm_engine.models.quantization import QUANTIZATIONS, WeightQuantizer
 from tiny_llm_engine.models.weights.random_weights import SHAPES, QuantizedCheckpoint, RandomCheckpoint, shape
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.terminal import command
 from tiny_llm_extensions.arguments import DTYPES
-from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.profiling.kv_budget import kv_bytes_per_token
 from tiny_llm_extensions.profiling.quantized_choice import activation_choice
 
@@ -107,13 +108,13 @@ def engines(plan: LatencyPlan, port: Port) -> dict[str, Caller]:
     )
     found: dict[str, Caller] = {OURS: _week2(plan, port, checkpoint)}
     if plan.quantization:
-        rounds = activation_choice(port, plan.activations)
-        quantizer = WeightQuantizer(port, QUANTIZATIONS[plan.quantization], rounds)
+        rounded = activation_choice(port, plan.activations)
+        quantizer = WeightQuantizer(port, QUANTIZATIONS[plan.quantization], rounded)
         found[f"{OURS} {plan.quantization}"] = _week2(plan, port, QuantizedCheckpoint(checkpoint, quantizer))
     if plan.enforce_eager is not None:
         name = f"{OURS} packed" if plan.enforce_eager else f"{OURS} compiled"
         network = port.Qwen3ModelWeek3(checkpoint, attention="device")
-        port.given.use_packed_kernels(network)
+        given_of(port).use_packed_kernels(network)
         found[name] = Week3Calls(port, network, plan.enforce_eager, max(plan.batch_size), plan.longest + 1)
     for name in plan.compare:
         found |= module_of(name, port).callers(checkpoint)
@@ -122,7 +123,7 @@ def engines(plan: LatencyPlan, port: Port) -> dict[str, Caller]:
 
 def _week2(plan: LatencyPlan, port: Port, checkpoint: Any) -> Week2Calls:
     model = port.Qwen3ModelWeek2(checkpoint, attention=plan.attention)
-    port.given.use_products(model, "plain")
+    given_of(port).use_products(model, "plain")
     return Week2Calls(port, model)
 
 

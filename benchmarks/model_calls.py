@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiny_llm_course.trace.serve import EndlessTokenizer
+from tiny_llm_engine.loading import Loading
 from tiny_llm_engine.model_runner import ModelRunner
 from tiny_llm_engine.models.weights.random_weights import SHAPES, shape
+from tiny_llm_engine.port import Port
 from tiny_llm_extensions.arguments import DTYPES, model_argument
 from tiny_llm_extensions.llm import LLM
-from tiny_llm_extensions.loading import Loading, load_network, random_network
-from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.loading import load_network, random_network
 from tiny_llm_extensions.profiling.quantized_choice import activation_choice
 
 from .options import count, option
@@ -34,7 +35,7 @@ class ModelPlan:
     def network(self, port: Port) -> Any:
         """The model that is asked for."""
         if self.config is None:
-            loading = Loading(rounds_activations=activation_choice(port, None))
+            loading = Loading(rounded=activation_choice(port, None))
             return load_network(port, self.model, "week3", loading)[0]
         return random_network(port, shape(self.config, self.layers))[0]
 

@@ -21,15 +21,16 @@ from tiny_llm_course.capabilities import ends_at_a_blank
 from tiny_llm_course.trace.provenance import provenance
 from tiny_llm_course.trace.serve import EndlessTokenizer
 from tiny_llm_engine.llm_engine import LLMEngine
+from tiny_llm_engine.loading import Loading, load_checkpoint, mlp_options
 from tiny_llm_engine.models.quantization import WeightQuantizer
 from tiny_llm_engine.models.tokenizer import load_tokenizer
 from tiny_llm_engine.models.weights.random_weights import QuantizedCheckpoint
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.repo import ROOT
 from tiny_llm_engine.terminal import command
 from tiny_llm_extensions.arguments import model_argument
 from tiny_llm_extensions.llm import LLM
-from tiny_llm_extensions.loading import Loading, load_checkpoint, load_network, mlp_options
-from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.loading import load_network
 from tiny_llm_extensions.profiling.quantized_choice import activation_choice
 
 from .baselines import file_of, module_of
@@ -137,13 +138,13 @@ def figures(reading: Reading, reference: Reading) -> dict[str, float]:
 
 def network_of(port: Port, model: str, way: Way) -> Any:
     """The network of a way. Weights that are stored with its bits are taken as they are; others are rounded here."""
-    rounds = activation_choice(port, way.activations)
+    rounded = activation_choice(port, way.activations)
     weights: Any = load_checkpoint(model, port.name, port.device, port.float_dtype)
     if way.bits is not None:
         stored = weights.config.quantization
         if stored is not None and stored.bits == way.bits:
-            return load_network(port, model, "week3", Loading(rounds_activations=rounds))[0]
-        weights = QuantizedCheckpoint(weights, WeightQuantizer(port, way.bits, rounds))
+            return load_network(port, model, "week3", Loading(rounded=rounded))[0]
+        weights = QuantizedCheckpoint(weights, WeightQuantizer(port, way.bits, rounded))
     return port.Qwen3ModelWeek3(weights, attention="device", **mlp_options(port, weights.config))
 
 

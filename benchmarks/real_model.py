@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiny_llm_course.trace.workload import prompt_of
+from tiny_llm_engine.port import Port
 from tiny_llm_extensions.llm import LLM
-from tiny_llm_extensions.port import Port
 
 from .baselines import BASELINES, file_of, is_installed
 from .options import plain

@@ -20,12 +20,13 @@ from tiny_llm_course.trace.provenance import provenance
 from tiny_llm_course.trace.serve import EndlessTokenizer
 from tiny_llm_course.trace.workload import LONG, RUNNING, RequestSpec
 from tiny_llm_engine.backends.samples import in_turns
-from tiny_llm_engine.engine_options import EngineOptions
 from tiny_llm_engine.llm_engine import LLMEngine
+from tiny_llm_engine.port import Port
 from tiny_llm_extensions.cold_blocks.cold_store import GIB, ColdStore
 from tiny_llm_extensions.cold_blocks.moves import FOLDER, MEMORY, QUANTIZED, Move
+from tiny_llm_extensions.engine_options import EngineOptions
+from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.open_engine import open_engine
-from tiny_llm_extensions.port import Port
 
 from .command import RunProgress
 from .model_calls import BLOCK, ModelPlan
@@ -156,7 +157,7 @@ def gaps(times: Sequence[float], arrival: float, ttft: float) -> dict[str, float
 
 def give_blocks(source: LLMEngine, target: LLMEngine, text: Sequence[int]) -> None:
     """Copies what one engine has computed of a text into the pool of another one."""
-    old, new = (engine.port.given.host_pages(engine.runner.pools, 0) for engine in (source, target))
+    old, new = (given_of(engine.port).host_pages(engine.runner.pools, 0) for engine in (source, target))
     has, table = (engine.names.BlockTable(engine.allocator) for engine in (source, target))
     known = has.share(text)
     table.reserve(known)
@@ -188,7 +189,7 @@ def ways_of(plan: ReturningPlan, port: Port, network: Any) -> Iterator[dict[str,
             return stack.enter_context(TemporaryDirectory(dir=plan.folder))
 
         plain_pool = engine()
-        row_bytes = port.given.host_pages(plain_pool.runner.pools, 0).row_bytes
+        row_bytes = given_of(port).host_pages(plain_pool.runner.pools, 0).row_bytes
         memory = {"kv_offloading_size": (blocks + SPARE) * row_bytes / GIB}
         on_disk = engine(kv_offloading_folder=folder())
         rounded = engine(num_quantized_blocks=1, kv_offloading_folder=folder())

@@ -23,13 +23,13 @@ from tiny_llm_engine.backends.samples import in_turns
 from tiny_llm_engine.models.quantization import QUANTIZATIONS
 from tiny_llm_engine.models.tokenizer import load_tokenizer
 from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.terminal import command
 from tiny_llm_extensions.arguments import DTYPES, model_argument
 from tiny_llm_extensions.job import Job
 from tiny_llm_extensions.llm import LLM
-from tiny_llm_extensions.load_job import config_of, draft_network_of, loading_of, network_of, rounds_of
+from tiny_llm_extensions.load_job import config_of, draft_network_of, loading_of, network_of, rounded_of
 from tiny_llm_extensions.loading import random_network
-from tiny_llm_extensions.port import Port
 
 from . import chunked_prefill, real_model
 from .baselines import BASELINES, Generates, file_of, module_of
@@ -198,13 +198,13 @@ def job_of(plan: ThroughputPlan, port: Port, loading: Mapping[str, Any]) -> Job:
 
 def activations_of(plan: ThroughputPlan, job: Job, port: Port) -> list[str]:
     """A note on the activations that our engine multiplies by quantised weights, for each number of bits."""
-    rounds = rounds_of(job, port)
-    if rounds is None:
+    rounded = rounded_of(job, port)
+    if rounded is None:
         return []
     bits = dict.fromkeys(QUANTIZATIONS[each] for each in (plan.quantization, plan.head_quantization) if each)
     if (stored := config_of(job).quantization) is not None:
         bits |= dict.fromkeys(sorted(stored.all_bits))
-    return [f"{OURS}: {each} bits with {rounds(each) or 'float'} activations" for each in bits]
+    return [f"{OURS}: {each} bits with {rounded.rounds(each) or 'float'} activations" for each in bits]
 
 
 def model_of(port: Port, job: Job) -> tuple[Any, RandomCheckpoint | None]:

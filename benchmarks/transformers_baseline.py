@@ -14,10 +14,10 @@ from transformers import DynamicCache, GenerationConfig, StaticCache
 from transformers.generation import ContinuousBatchingConfig
 
 from tiny_llm_course.trace.workload import RequestSpec, Workload
+from tiny_llm_engine.loading import load_checkpoint
 from tiny_llm_engine.models.checkpoint import Checkpoint
 from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint
-from tiny_llm_extensions.loading import load_checkpoint
-from tiny_llm_extensions.port import Port
+from tiny_llm_engine.port import Port
 
 from .baselines import hub_shape
 from .own_process import OwnProcess

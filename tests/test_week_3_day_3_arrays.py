@@ -14,6 +14,8 @@ from support.packed import PackedServing
 from support.qwen3_layer import attention64
 from support.steps import steps_of
 from tiny_llm_course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_engine.packed_model import inputs_of
+from tiny_llm_extensions.make_loop import make_loop
 
 QWEN = small_model(
     33, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61, max_position_embeddings=400
@@ -129,7 +131,7 @@ class Step:
             batch.context_lens.append(context)
             batch.block_tables.append(self.tables[i])
         mask = b.packed_mask(
-            b.serving.inputs_of(batch, self.page, 40, window).map(b.array), self.page, window
+            inputs_of(batch, self.page, 40, window, b.serving.flat_blocks).map(b.array), self.page, window
         )
         query, fresh = (
             self.query,
@@ -335,8 +337,14 @@ def test_a_scheduler_with_preemptions_gives_the_logits_of_each_text_alone(b, s, 
         elif event.kind == "token":  # in the order of the sampled rows
             logits.setdefault(event.request.request_id, []).append(serving.rows.pop(0))
 
-    loop = s.make_loop(
-        "hybrid", serving.runner, serving.allocator, max_num_batched_tokens=7, max_num_seqs=4, on_event=hear
+    loop = make_loop(
+        s,
+        "hybrid",
+        serving.runner,
+        serving.allocator,
+        max_num_batched_tokens=7,
+        max_num_seqs=4,
+        on_event=hear,
     )
     made = [serving.new_sequence(text, i, max_tokens=8) for i, text in enumerate(texts(rng, 13, 4, 9, 6))]
     for one in made:

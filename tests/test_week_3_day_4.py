@@ -15,6 +15,8 @@ from support.packed import PackedServing, batch_with, poison_padding
 from support.steps import steps_of
 from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_engine.packed_model import inputs_of
+from tiny_llm_extensions.make_loop import make_loop
 
 PAGE = 4
 QWEN = small_model(
@@ -383,7 +385,9 @@ def test_padded_reads_of_nobody(s):
 
 def padded_inputs(s, batch, bucket, window=None):
     """What a model with this window gets in a bucket."""
-    return s.pad_inputs(s.inputs_of(batch, PAGE, 50, window), bucket, PAGE, 50, window is not None)
+    return s.pad_inputs(
+        inputs_of(batch, PAGE, 50, window, s.flat_blocks), bucket, PAGE, 50, window is not None
+    )
 
 
 @pytest.mark.task("3.4.8")
@@ -394,7 +398,7 @@ def test_a_padded_batch_has_the_lengths_of_its_bucket(s, requests):
     """Whatever is in it; the rows that were there are as they were."""
     batch, buckets = batch_with(s, requests, PAGE), buckets_of(s)
     bucket = buckets.of(batch)
-    plain, padded = s.inputs_of(batch, PAGE, 50), padded_inputs(s, batch, bucket)
+    plain, padded = inputs_of(batch, PAGE, 50, None, s.flat_blocks), padded_inputs(s, batch, bucket)
     T = len(batch.token_ids)
     for name in ("token_ids", "positions", "slots", "segments"):
         before, found = getattr(plain, name), getattr(padded, name)
@@ -434,7 +438,10 @@ def test_windows_are_padded_like_the_rest(s):
     batch, buckets = batch_with(s, [(12, 1), (7, 1)], PAGE), buckets_of(s)
     bucket = buckets.of(batch)
     padded = padded_inputs(s, batch, bucket, 3)
-    plain, found = s.inputs_of(batch, PAGE, 50, 3).window_decodes.blocks, padded.window_decodes.blocks
+    plain, found = (
+        inputs_of(batch, PAGE, 50, 3, s.flat_blocks).window_decodes.blocks,
+        padded.window_decodes.blocks,
+    )
     assert len(found.block_list) == bucket.decode_pages, f"{padded.window_decodes}"
     pages = len(plain.block_list)
     assert [part[:pages] for part in found] == list(map(list, plain)), (
@@ -582,8 +589,8 @@ class Engine:
         allocator = s.BlockAllocator(64, PAGE, watermark=0.0, enable_prefix_caching=False)
         self.model = FakePackedModel(allocator, s.Sampled, max_model_len=12 if not options else 16)
         options = {"max_num_batched_tokens": budget, "max_num_seqs": 4, **options}
-        self.loop = s.make_loop(
-            "hybrid", self.model, allocator, clock=self.model.clock, buckets=buckets, **options
+        self.loop = make_loop(
+            s, "hybrid", self.model, allocator, clock=self.model.clock, buckets=buckets, **options
         )
 
     def serve(self, sizes, most=300):

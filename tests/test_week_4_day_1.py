@@ -14,8 +14,9 @@ from support.kernels import attend, multiply, multiply_quantized, rounded
 from support.quantized import FORMATS
 from tiny_llm_course.cut import language_of
 from tiny_llm_engine.machine import processor_name
+from tiny_llm_engine.port import Port
+from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.kernels.native import library
-from tiny_llm_extensions.port import Port
 
 pytestmark = pytest.mark.tool("c++")
 
@@ -58,7 +59,7 @@ def check_port(b, cases: list, dtype: str, idea: str) -> None:
     __tracebackhide__ = True
     check_products(b, cases, dtype, idea, in_tiles=True)
     for x, w, bias in cases:
-        y = b.given.native_matrix(b.array(w, dtype))(
+        y = given_of(b).native_matrix(b.array(w, dtype))(
             b.array(x, dtype), None if bias is None else b.array(bias)
         )
         assert y.dtype == b.dtype(dtype), "the product must have the type of x"
@@ -323,7 +324,7 @@ def test_group_through_the_port(b, rng, group_size, bits, dtype):
         x, bias = rng.normal(size=(R, 2 * group_size)), rng.normal(size=O)
         parts = b.array(words_of(q, bits)), b.array(scales, dtype), b.array(biases, dtype)
         weights = b.QuantizedWeights(*parts, group_size, bits)
-        actual = b.given.native_quantized(weights)(b.array(x, dtype), b.array(bias))
+        actual = given_of(b).native_quantized(weights)(b.array(x, dtype), b.array(bias))
         assert actual.dtype == b.dtype(dtype), "the product must have the type of x"
         w = q.reshape(O, 2, -1) * scales[..., None] + biases[..., None]
         expected = rounded(x, dtype) @ w.reshape(O, -1).T + bias
@@ -462,7 +463,7 @@ def test_attention_through_the_port(b, rng, dtype):
     # The last token of a request is its row in this step; each ends with a run of one.
     own = [64 if row == 2 else texts[row][-1][0] + texts[row][-1][1] - 1 for row in range(3)]
     before = {0: [], 1: [(96, 8), (40, 8), (16, 2)], 2: texts[2][:-1]}
-    actual = b.given.attend_runs(query, *pages, b.given.decode_runs(before, b.array(own)), 32**-0.5)
+    actual = given_of(b).attend_runs(query, *pages, given_of(b).decode_runs(before, b.array(own)), 32**-0.5)
     assert actual.dtype == b.dtype(dtype), "the output must have the type of the query"
     wide = [rounded(array, dtype) for array in arrays]
     assert_attention(b.numpy(actual), wide, texts, 32**-0.5, dtype, "attention" + OR_EARLIER)

@@ -15,6 +15,7 @@ from support.served import Served, sequence
 from support.steps import steps_of
 from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_extensions.drafts.proposals import Proposals
+from tiny_llm_extensions.make_loop import make_loop
 
 QWEN = small_model(
     43, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61, max_position_embeddings=400
@@ -622,7 +623,7 @@ def test_a_model_answers_as_without_drafts(b, s, rng):
 
     def answers(**options):
         serving = PackedServing(b, s, model)
-        loop = s.make_loop("hybrid", serving.runner, serving.allocator, max_num_batched_tokens=24, **options)
+        loop = make_loop(s, "hybrid", serving.runner, serving.allocator, max_num_batched_tokens=24, **options)
         made = [
             serving.new_sequence(text, number, max_tokens=14, **sampling)
             for number, (text, sampling) in enumerate(zip(texts, (GREEDY, DRAWN, PENALTY), strict=True))

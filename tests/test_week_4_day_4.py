@@ -19,6 +19,7 @@ from support.packed import PackedServing
 from support.steps import steps_of
 from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_course.trace.simulation.virtual_device import served_on_device
+from tiny_llm_extensions.make_loop import make_loop
 
 QWEN = small_model(
     47, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61, max_position_embeddings=400
@@ -605,7 +606,7 @@ def test_a_model_answers_as_one_step_at_a_time(b, s, rng):
         serving = PackedServing(b, s, model, num_blocks=17)
         runner = TwoSteps(b, serving.runner) if ahead else serving.runner
         limits = {"max_num_batched_tokens": 12, "max_num_seqs": 4, "async_scheduling": ahead}
-        loop = s.make_loop("hybrid", runner, serving.allocator, **limits)
+        loop = make_loop(s, "hybrid", runner, serving.allocator, **limits)
         made = [
             serving.new_sequence(text, number, max_tokens=12, **sampling)
             for number, (text, sampling) in enumerate(zip(texts, samplings, strict=True))

@@ -18,6 +18,8 @@ from support.steps import steps_of
 from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_extensions.cold_blocks.moves import GONE, POOL, BlockCosts, Move, Place
 from tiny_llm_extensions.cold_blocks.returns import ColdParts
+from tiny_llm_extensions.given import given_of
+from tiny_llm_extensions.make_loop import make_loop
 
 QWEN = small_model(
     53, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61, max_position_embeddings=400
@@ -699,7 +701,7 @@ def test_a_model_answers_as_if_nothing_had_left_its_pool(b, s, rng, kind):
 
     def answers(num_blocks, rows):
         serving = PackedServing(b, s, model, num_blocks=num_blocks, caching=True, kv_cache_dtype=kind)
-        pages, made_moves = b.given.host_pages(serving.runner.pools, rows), []
+        pages, made_moves = given_of(b).host_pages(serving.runner.pools, rows), []
         cold, options = s.ColdBlocks([s.Level(FAST, rows)]), {}
 
         def make(moves):
@@ -714,8 +716,14 @@ def test_a_model_answers_as_if_nothing_had_left_its_pool(b, s, rng, kind):
             serving.allocator.prefix_cache = s.KeepingCache(cold)
             serving.runner.before.append(lambda batch: make(batch.moves))
             options["cold"] = ColdParts(cold, FakeFolder(), BlockCosts(None, {}), s.blocks_to_bring_back)
-        loop = s.make_loop(
-            "hybrid", serving.runner, serving.allocator, max_num_batched_tokens=12, max_num_seqs=2, **options
+        loop = make_loop(
+            s,
+            "hybrid",
+            serving.runner,
+            serving.allocator,
+            max_num_batched_tokens=12,
+            max_num_seqs=2,
+            **options,
         )
         found = []
         for number, prompt in enumerate(prompts * 3):

@@ -14,7 +14,7 @@ from types import ModuleType
 
 from tiny_llm_course import see
 from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_extensions.port import Port
+from tiny_llm_engine.port import Port
 
 from .console import fragment, recording_console
 

@@ -14,6 +14,7 @@ from tiny_llm_course.trace.serve import EndlessTokenizer
 from tiny_llm_course.trace.text import counted
 from tiny_llm_engine.solution import resolve_serving
 from tiny_llm_engine.solution_types import Event
+from tiny_llm_extensions.make_loop import make_loop
 
 from .widget import scripts
 
@@ -56,7 +57,7 @@ def film(arrivals: Sequence[Arrival], blocks: int, caching: bool) -> list[dict[s
     allocator = names.BlockAllocator(blocks, BLOCK, enable_prefix_caching=caching)
     model = FakePackedModel(allocator, names.Sampled)
     limits: dict[str, Any] = {"max_num_batched_tokens": BUDGET, "max_num_seqs": SEQS}
-    loop = names.make_loop("hybrid", model, allocator, clock=model.clock, on_event=events.append, **limits)
+    loop = make_loop(names, "hybrid", model, allocator, clock=model.clock, on_event=events.append, **limits)
     plan_step = loop.plan
 
     def filmed(now: float) -> list[Any]:

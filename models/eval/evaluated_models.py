@@ -7,11 +7,12 @@ from unittest.mock import patch
 
 import numpy as np
 
+from tiny_llm_engine.loading import load_checkpoint, mlp_options
 from tiny_llm_engine.models.hub import find_model, model_path
 from tiny_llm_engine.models.quantization import QUANTIZATIONS, WeightQuantizer
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution import SOLUTIONS
-from tiny_llm_extensions.loading import load_checkpoint, mlp_options
-from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.profiling.quantized_choice import activation_choice
 
 from .evaluation import Logits
@@ -57,7 +58,7 @@ def week_2_logits(
     quantizer = WeightQuantizer(port, bits, activation_choice(port, activations))
     checkpoint = load_checkpoint(model, backend, port.device, port.float_dtype, quantizer)
     network = port.Qwen3ModelWeek2(checkpoint, **mlp_options(port, checkpoint.config))
-    port.given.use_products(network, "plain")
+    given_of(port).use_products(network, "plain")
 
     def logits(ids: list[list[int]]) -> np.ndarray:
         return port.numpy(network(port.array(ids), 0, network.create_kv_cache(len(ids[0]))))

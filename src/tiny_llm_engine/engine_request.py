@@ -1,7 +1,8 @@
 """The requests of one engine: a prompt with one sequence per answer, their results, and what makes them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,6 @@ import numpy as np
 from .events import RequestMetrics
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .solution_types import AnswerSequence, SamplingParams, ServingPackage
-
-NO_GRAMMARS = "structured_outputs: this engine was opened without grammars"
 
 
 @dataclass
@@ -106,7 +105,7 @@ class RequestFactory:
         max_model_len: tokens of a prompt and its answer.
         pool_tokens: tokens that all KV blocks together hold.
         seed: the seed of requests that bring none of their own.
-        on_request: called with each answer that can be served; one may change it, or end it with a reason.
+        on_request: see `LLMEngine`.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class RequestFactory:
         max_model_len: int,
         pool_tokens: int,
         seed: int,
-        on_request: Sequence[Callable[[Any], object]] = (),
+        on_request: Mapping[str, Callable[[Any], object]] = MappingProxyType({}),
     ):
         self.names, self.tokenizer, self.seed = names, tokenizer, seed
         self.vocab_size, self.max_model_len, self.pool_tokens = vocab_size, max_model_len, pool_tokens
@@ -144,11 +143,10 @@ class RequestFactory:
                 of_answer = replace(of_answer, prompt_logprobs=None)
             request.sequences.append(self._sequence(request.prompt_token_ids, of_answer, priority))
         self._check(request.sequences)
-        for sequence in request.sequences:
-            for hook in self.on_request:
-                hook(sequence)
-            if sampling.structured_outputs is not None and sequence.grammar is None:
-                sequence.fail(NO_GRAMMARS)  # unless it has failed already
+        for name, hook in self.on_request.items():
+            if getattr(sampling, name) is not None:
+                for sequence in request.sequences:
+                    hook(sequence)
         return request
 
     def _sequence(self, ids: list[int], sampling: SamplingParams, priority: str) -> Any:

@@ -1,6 +1,6 @@
 """Where an extension is put on a loop: each list is empty in a plain engine, and no line of an extension runs then.
 
-Extensions act in the order in which the `make_loop` of a solution puts them on the loop.
+Extensions act in the order in which they are put on the loop.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from .packed_model import PackedBatch, Sampled
-from .scheduled import Scheduled, SequenceState
+from .request_life import SequenceState
+from .scheduled import Scheduled
 
 Served = TypeVar("Served", bound=SequenceState)
 

@@ -88,4 +88,17 @@ def takes_known(of: Table) -> Callable[[type[T]], type[T]]:
     return decorated
 
 
-OF_SAMPLING, OF_STRUCTURED_OUTPUTS = table("sampling"), table("structured")
+def check_call(given: Mapping[str, Any]) -> None:
+    """Check further arguments of `generate` and `chat`.
+
+    Raises:
+        TypeError: vLLM has no such argument either.
+        ValueError: its value would change something.
+    """
+    for name, value in given.items():
+        if name not in CALL_ARGUMENTS:
+            raise TypeError(f"there is no argument {name}: SamplingParams has what concerns an answer")
+        check_argument(name, value, *CALL_ARGUMENTS[name])
+
+
+OF_SAMPLING, OF_STRUCTURED_OUTPUTS, CALL_ARGUMENTS = map(table, ("sampling", "structured", "call"))

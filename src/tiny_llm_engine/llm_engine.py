@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, cast
 
-from .engine_options import EngineLimits, EngineOptions
+from .engine_options import EngineLimits, PlainOptions
 from .engine_request import EngineRequest, RequestFactory
 from .packed_runner import PackedRunner
 from .solution_types import AnswerSequence, BlockAllocator, Event, SamplingParams, ServingPackage
@@ -40,7 +40,8 @@ class LLMEngine:
 
     Attributes:
         listeners: called with each event of the loop.
-        on_request: called with each answer that is to be made; one may change it, or end it with a reason.
+        on_request: by a field of `SamplingParams`, what is called with each answer that asks for it; it may change the
+            answer, or end it with a reason.
         on_reset: called when every cached prefix is to be forgotten.
         on_close: called when the loop has ended.
         extensions: what was put on it, by name. The engine asks for none of them.
@@ -48,7 +49,7 @@ class LLMEngine:
 
     port: Any
     tokenizer: Any
-    options: EngineOptions
+    options: PlainOptions
     limits: EngineLimits
     runner: PackedRunner
     new_loop: NewLoop
@@ -56,13 +57,14 @@ class LLMEngine:
     setup_seconds: float = 0.0
     clock: Callable[[], float] = time.perf_counter
     listeners: list[Callable[[Event], object]] = field(default_factory=list, init=False)
-    on_request: list[Callable[[AnswerSequence], object]] = field(default_factory=list, init=False)
+    on_request: dict[str, Callable[[AnswerSequence], object]] = field(default_factory=dict, init=False)
     on_reset: list[Callable[[], object]] = field(default_factory=list, init=False)
     on_close: list[Callable[[], object]] = field(default_factory=list, init=False)
     extensions: dict[str, Any] = field(default_factory=dict, init=False)
     is_closed: bool = field(default=False, init=False)
 
     def __post_init__(self):
+        self.on_request["structured_outputs"] = refuse_grammar  # an extension may put another one there
         self._lock, self._caller = threading.Lock(), None
         self._open: dict[int, EngineRequest] = {}  # by the number of each sequence that has not ended
         self._requests = RequestFactory(
@@ -270,6 +272,11 @@ class LLMEngine:
         release, device = self.runner.backend_module.release_memory, self.runner.device
         del self.runner, self.loop, self._parallel, self._requests
         release(device)
+
+
+def refuse_grammar(sequence: AnswerSequence) -> None:
+    """End an answer that must follow a grammar, in an engine without."""
+    sequence.fail("structured_outputs: this engine was opened without grammars")
 
 
 def call_quietly(listener: Callable[[Any], object], event: Event) -> None:

@@ -9,8 +9,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
+
+from .packed_model import Sampled
+from .request_life import SequenceState
 
 T = TypeVar("T")
 
@@ -45,6 +49,44 @@ class QueueFull(Exception):
     def __init__(self, retry_after: int):
         super().__init__(f"too many requests are waiting: try again in {retry_after} s")
         self.retry_after = retry_after
+
+
+class StreamedRequest(Protocol):
+    """A prompt and its answers, as the engine takes it."""
+
+    @property
+    def sequences(self) -> Sequence[SequenceState]:
+        """One for each answer."""
+        ...
+
+    def abort(self) -> None:
+        """Ends all answers that have not ended."""
+
+
+@dataclass
+class Piece:
+    """What one answer has gained since the piece before.
+
+    Args:
+        index: which of the request's answers.
+        text: characters that follow those of earlier pieces; empty while a character or a stop string is incomplete.
+        sampled: its new tokens, with their log-probabilities if the request asked for them.
+        finish_reason: of the last piece, "stop", "length", "abort" or "error"; None before.
+        error: with "error", one line that says why.
+        stop_reason: of the last piece, the stop string or stop token of the request that has ended it.
+    """
+
+    index: int
+    text: str = ""
+    sampled: list[Sampled] = field(default_factory=list)
+    finish_reason: str | None = None
+    error: str | None = None
+    stop_reason: int | str | None = None
+
+    def followed_by(self, later: "Piece") -> "Piece":
+        """This piece and the next one of the same answer as one piece."""
+        text, sampled = self.text + later.text, self.sampled + later.sampled
+        return Piece(self.index, text, sampled, later.finish_reason, later.error, later.stop_reason)
 
 
 class Stream(Protocol):

@@ -2,12 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from .sampling import SamplingParams
-
-if TYPE_CHECKING:
-    from tiny_llm_extensions.cold_blocks.moves import Move
 
 
 class FlatBlocks(NamedTuple):
@@ -147,7 +144,7 @@ class PackedBatch:
     requests: list[Any] = field(default_factory=list)
     prompt_rows: list[PromptRow] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
-    moves: "list[Move]" = field(default_factory=list)
+    moves: list[Any] = field(default_factory=list)
 
     @property
     def spans(self) -> list[tuple[int, int]]:

@@ -7,8 +7,10 @@ from typing import Any
 
 from .backend import Backend
 from .backends.seeded_sampling import PendingDraws
-from .packed_model import PackedInputs
+from .packed_model import FlatBlocks, PackedInputs, inputs_of
 from .solution_types import Array, Bucket, Buckets, PackedBatch, Sampled
+
+Forward = Callable[[PackedInputs], Array | None]  # logits, or None if no row is sampled
 
 
 @dataclass
@@ -17,7 +19,7 @@ class PaddingWaste:
 
     Args:
         tokens, padded_tokens: rows of all calls.
-        pages, padded_pages: pages that attention read in all calls, in one layer.
+        pages, padded_pages: pages that attention read in all calls whose pages were padded, in one layer.
     """
 
     tokens: int = 0
@@ -33,11 +35,12 @@ class PaddingWaste:
             bucket: the bucket that it was padded to; None if it was not padded.
             page_size: tokens per page.
         """
-        tokens, pages = len(batch.token_ids), sum(batch.past_pages(page_size))
+        tokens = len(batch.token_ids)
         self.tokens += tokens
-        self.pages += pages
         self.padded_tokens += tokens if bucket is None else bucket.tokens
-        self.padded_pages += pages if bucket is None or bucket.chunk_pages is None else sum(bucket.size[1:])
+        if bucket is not None and bucket.chunk_pages is not None:
+            self.pages += sum(batch.past_pages(page_size))
+            self.padded_pages += sum(bucket.size[1:])
 
     def since(self, earlier: "PaddingWaste") -> "PaddingWaste":
         """The counts since `earlier`."""
@@ -66,15 +69,14 @@ class PackedRunner:
         block_size: tokens per block.
         sampler: chooses the tokens, see `SeededSampler`.
         sampled: makes the solution's `Sampled` of a token and its log-probabilities.
-        inputs_of, create_kv_pools: the solution's functions.
-        arrays_of: makes the solution's `PackedInputs` of the list that its `flatten` has made.
+        flat_blocks, create_kv_pools: the solution's functions.
         on_logits: called as on_logits(rows, logits (len(rows), V) in NumPy) after each call that samples, for tests.
 
     Attributes:
         before: called with each batch before it is computed.
         bucket_of: the bucket that a batch is padded to; None pads nothing.
         pad: pads the inputs of a batch to its bucket.
-        forward_of: computes the logits of arrays that have the shapes of a bucket.
+        forward_of: computes the logits of inputs that have the shapes of a bucket.
         logits: computes those of a batch.
         buckets: what `bucket_of` chooses from, for those who ask.
         waste: the rows of all calls, padding included.
@@ -92,8 +94,7 @@ class PackedRunner:
         block_size: int = 128,
         sampler: Any,
         sampled: Callable,
-        inputs_of: Callable,
-        arrays_of: Callable,
+        flat_blocks: Callable[..., FlatBlocks],
         create_kv_pools: Callable[..., list],
         on_logits: Callable | None = None,
     ):
@@ -104,12 +105,12 @@ class PackedRunner:
         self.max_model_len, self.vocab_size = model.config.context, model.config.vocab_size
         self._create_kv_pools = create_kv_pools
         self.pools = pools = create_kv_pools(model, num_blocks, block_size)
-        self._inputs_of, self.waste = inputs_of, PaddingWaste()
-        self.plain_forward: Callable[..., Array | None] = lambda *arrays: model(arrays_of(arrays), pools)
+        self._flat_blocks, self.waste = flat_blocks, PaddingWaste()
+        self.plain_forward: Forward = lambda inputs: model(inputs, pools)
         self.before: list[Callable[[PackedBatch], object]] = []
         self.bucket_of: Callable[[PackedBatch], Bucket | None] = lambda batch: None
         self.pad: Callable[[PackedInputs, Bucket | None], PackedInputs] = lambda inputs, bucket: inputs
-        self.forward_of: Callable[[Bucket | None], Callable] = lambda bucket: self.plain_forward
+        self.forward_of: Callable[[Bucket | None], Forward] = lambda bucket: self.plain_forward
         self.logits: Callable[[PackedBatch, Bucket | None], Array | None] = self._logits
 
     @property
@@ -140,17 +141,17 @@ class PackedRunner:
 
     def _logits(self, batch: PackedBatch, bucket: Bucket | None) -> Array | None:
         self.prepare(batch)
-        return self.forward_of(bucket)(*self._inputs(batch, bucket))
+        return self.forward_of(bucket)(self._inputs(batch, bucket))
 
     def prepare(self, batch: PackedBatch) -> None:
         """Does what comes before the computing of a batch."""
         for hook in self.before:
             hook(batch)
 
-    def _inputs(self, batch: PackedBatch, bucket: Bucket | None) -> list[Array]:
+    def _inputs(self, batch: PackedBatch, bucket: Bucket | None) -> PackedInputs:
         window, sizes = self.model.config.sliding_window, (self.block_size, self.num_blocks)
-        inputs = self.pad(self._inputs_of(batch, *sizes, window), bucket)
-        return (inputs if self._takes_lists else inputs.map(self._array)).flatten()
+        inputs = self.pad(inputs_of(batch, *sizes, window, self._flat_blocks), bucket)
+        return inputs if self._takes_lists else inputs.map(self._array)
 
     @property
     def _takes_lists(self) -> bool:

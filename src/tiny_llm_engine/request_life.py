@@ -1,15 +1,14 @@
-"""The life of a request: the check of its prompt, its queue, and how it ends, in Week 2 and in Week 3. Given."""
+"""The life of a request in Week 2 and in Week 3: the check of its prompt, its numbers, and how it ends. Given."""
 
-import heapq
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from .answer_text import AnswerText
+from .packed_model import Sampled
+from .sampling import SamplingParams
 
 
 def prompt_error(
@@ -56,88 +55,6 @@ def check_priority(priority: str) -> str:
     if priority not in PRIORITIES:
         raise ValueError(f"priority is {priority!r}: choose {' or '.join(PRIORITIES)}")
     return priority
-
-
-class Queued(Protocol):
-    """What a queue reads of a request, of Week 2 or of Week 3."""
-
-    prompt_tokens: list[int]
-    priority: str
-
-
-Waiting = TypeVar("Waiting", bound=Queued)
-
-
-class WaitingLine(Protocol[Waiting]):
-    """A queue of waiting requests. The time of a call hardly grows with the number of requests."""
-
-    def add(self, request: Waiting) -> None:
-        """Adds a request."""
-
-    def schedule_next(self, interactive_only: bool = False) -> Waiting | None:
-        """Removes and returns the next request; None if none waits, or no interactive one if only those may go."""
-
-    def __len__(self) -> int:
-        """The number of requests that wait."""
-        ...
-
-
-class RequestQueue(WaitingLine[Waiting], Protocol):
-    """A line that also knows its shortest prompt: for pausing (Day 2.7)."""
-
-    def shorter_than(self, tokens: int, interactive_only: bool = False) -> Waiting | None:
-        """Removes and returns the shortest prompt, if it has fewer than `tokens` tokens; None otherwise."""
-        ...
-
-
-class FifoQueue(Generic[Waiting]):
-    """First come, first served; if only interactive requests may go, the first of those.
-
-    A request is in the line and in the heap of its priority, by its number. After it was taken from one of the two, the
-    other drops it when it comes to the front there.
-    """
-
-    def __init__(self):
-        self._numbers = count()
-        self._waiting: dict[int, Waiting] = {}
-        self._lines: dict[str, deque[int]] = {name: deque() for name in PRIORITIES}
-        self._heaps: dict[str, list[tuple[int, int]]] = {name: [] for name in PRIORITIES}  # (tokens, number)
-
-    def add(self, request: Waiting) -> None:
-        number = next(self._numbers)
-        self._waiting[number] = request
-        self._lines[request.priority].append(number)
-        heapq.heappush(self._heaps[request.priority], (len(request.prompt_tokens), number))
-
-    def schedule_next(self, interactive_only: bool = False) -> Waiting | None:
-        first = [line[0] for line in self._fronts(self._lines, interactive_only)]
-        return self._waiting.pop(min(first)) if first else None
-
-    def shorter_than(self, tokens: int, interactive_only: bool = False) -> Waiting | None:
-        shortest = min((heap[0] for heap in self._fronts(self._heaps, interactive_only)), default=None)
-        return self._waiting.pop(shortest[1]) if shortest and shortest[0] < tokens else None
-
-    def _fronts(self, lines: dict, interactive_only: bool) -> list:
-        """The non-empty lines, or heaps, of the priorities that may go, each with a waiting request in front."""
-        self._forget_taken()
-        return [
-            line for name, line in lines.items() if line and (name == "interactive" or not interactive_only)
-        ]
-
-    def _forget_taken(self) -> None:
-        for name in PRIORITIES:
-            line, heap = self._lines[name], self._heaps[name]
-            while line and line[0] not in self._waiting:
-                line.popleft()
-            while heap and heap[0][1] not in self._waiting:
-                heapq.heappop(heap)
-            if max(len(line), len(heap)) > 2 * len(self._waiting) + 64:  # free the memory of taken ones
-                line = self._lines[name] = deque(number for number in line if number in self._waiting)
-                heap = self._heaps[name] = [entry for entry in heap if entry[1] in self._waiting]
-                heapq.heapify(heap)
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
 
 class RequestLife(ABC):
@@ -199,6 +116,165 @@ class RequestLife(ABC):
             self.finish("abort")
         elif failed is not None:
             self.fail(str(failed) or type(failed).__name__)
+
+
+class SequenceState(RequestLife, ABC):
+    """The numbers of a request that schedulers read, what ends it, and what the model said about its tokens.
+
+    Args:
+        prompt_tokens, tokenizer, request_id, sampling, max_seq_len, priority: see `Sequence`.
+
+    Raises:
+        ValueError: no such priority.
+    """
+
+    known_tokens: list[int]  # the prompt, then the answer
+    num_computed: int  # tokens from the front whose keys and values are in the blocks
+    num_preemptions: int
+    block_table: Any  # of the solution; the scheduler's `add` gives it one
+
+    def __init__(
+        self,
+        prompt_tokens: Sequence[int],
+        tokenizer: Any,
+        *,
+        request_id: int = 0,
+        sampling: SamplingParams | None = None,
+        max_seq_len: int,
+        priority: str = "interactive",
+    ):
+        check_priority(priority)
+        self.sampling = sampling or SamplingParams(max_tokens=None)
+        super().__init__(AnswerText(tokenizer, self.sampling.stop, self.sampling))
+        self.request_id, self.max_seq_len, self.priority = request_id, max_seq_len, priority
+        self.prompt_tokens = list(prompt_tokens)
+        self.num_in_flight = (
+            0  # tokens after the computed ones that the stages of a pipeline compute (Day 3.7)
+        )
+        # Asked while tokens are in flight (Day 4.4).
+        self.decodes_ahead: Callable[[Any], bool] = waits_for_token
+        self.num_cached = 0  # tokens that came from the prefix cache at the first admission
+        self.waiting_since = 0.0  # when the scheduler's `add` took it, in seconds of the scheduler's clock
+        self.token_time = 0.0  # when its last token came
+        self.sampled: list[Sampled] = []  # what the model said about each token of the answer
+        self.prompt_sampled: dict[
+            int, Sampled
+        ] = {}  # and about those of the prompt, by position, if that was asked
+        self._model_ends = () if self.sampling.ignore_eos else tokenizer.eos_token_ids
+        self.eos_token_ids = frozenset(self._model_ends).union(self.sampling.stop_token_ids or ())
+        self.grammar: Any = None  # what its text has to follow, compiled
+        self._stop_token: int | None = None  # the one of `stop_token_ids` that ended it
+
+    @abstractmethod
+    def take(self, token: int) -> None:
+        """Takes the token that a step has chosen."""
+
+    @abstractmethod
+    def preempt(self) -> None:
+        """Gives all blocks back."""
+
+    @property
+    @abstractmethod
+    def num_uncomputed(self) -> int:
+        """Tokens that are known and not computed."""
+
+    @property
+    @abstractmethod
+    def is_decoding(self) -> bool:
+        """Whether the last token alone is left, and belongs to the answer."""
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_tokens)
+
+    @property
+    def num_scheduled(self) -> int:
+        """Tokens from the front that are computed or in flight: the next chunk begins there."""
+        return self.num_computed + self.num_in_flight
+
+    @property
+    def cacheable_tokens(self) -> Sequence[int]:
+        """Tokens that may come from the prefix cache: what the model thinks of a prompt is computed from all of it."""
+        return self.known_tokens if self.sampling.prompt_logprobs is None else []
+
+    @property
+    def max_new_tokens(self) -> int:
+        """What the request's own limit and its context leave for the answer."""
+        room, limit = self.max_seq_len - self.num_prompt_tokens, self.sampling.max_tokens
+        return room if limit is None else min(room, limit)
+
+    @property
+    def stop_reason(self) -> int | str | None:
+        """What ended it, if the request named it: a stop string, or one of `stop_token_ids`."""
+        return self._stop_token if self.answer.stop_string is None else self.answer.stop_string
+
+    def take_sampled(self, sampled: Sampled) -> None:
+        """Takes the token that a step has chosen, and keeps what the model said about it."""
+        if self.grammar is not None and (error := self.grammar.error_after(self.tokens)):
+            self.fail(error)
+        before = len(self.tokens)
+        self.take(sampled.token)
+        if len(self.tokens) > before:
+            self.sampled.append(sampled)
+        elif self.finish_reason == "stop":
+            self._take_end(sampled.token)
+
+    def prompt_positions(self, start: int, stop: int) -> range:
+        """Positions from `start` to before `stop` after which a token of the prompt gets its log-probability."""
+        wanted = self.sampling.prompt_logprobs is not None
+        return range(start, min(stop, self.num_prompt_tokens - 1)) if wanted else range(0)
+
+    def take_prompt_sampled(self, position: int, sampled: Sampled) -> None:
+        """Keeps what the model said about the token after a position. Computed again, it is said again."""
+        self.prompt_sampled[position + 1] = sampled
+
+    def _take_end(self, token: int) -> None:
+        """Records which token has ended the request, and adds its text if that is wanted."""
+        self._stop_token = None if token in self._model_ends else token
+        if self.sampling.include_stop_str_in_output:
+            self.answer.add_end(token)
+
+    def check(self, vocab_size: int, max_model_len: int, pool_tokens: int) -> None:
+        """Ends the request with the reason if it can never be served; may lower `max_seq_len`.
+
+        Args:
+            vocab_size: token ids are below it.
+            max_model_len: tokens that the model reads, at most.
+            pool_tokens: tokens that all blocks together hold. Without `max_tokens` they limit the answer.
+        """
+        self.max_seq_len = min(self.max_seq_len, max_model_len)
+        error = prompt_error(self.prompt_tokens, vocab_size, self.max_seq_len, "max_model_len")
+        error = error or self.sampling.vocabulary_error(vocab_size)
+        answer = self.max_new_tokens if self.sampling.max_tokens is not None else 1
+        # The last token of an answer is never computed, and needs no room.
+        if error is None and self.num_prompt_tokens + answer - 1 > pool_tokens:
+            error = (
+                f"a prompt of length {self.num_prompt_tokens} with an answer of {answer} never fits into the "
+                f"{pool_tokens} tokens of all KV blocks: shorten it, lower max_tokens, or give more blocks"
+            )
+        if error is not None:
+            self.fail(error)
+        elif self.sampling.max_tokens is None:
+            self.max_seq_len = min(self.max_seq_len, pool_tokens + 1)
+
+    def abort(self) -> None:
+        """Ends the request now; its text so far stays.
+
+        If a call of the model is running on it, the request ends as soon as that call has returned or raised: until
+        then the model writes into its blocks.
+        """
+        self._is_aborted = True  # mark first and look second: the call may end in between
+        if not self._is_computing:
+            self.finish("abort")
+
+    def release(self) -> None:
+        if hasattr(self, "block_table"):  # else it was never added to a scheduler
+            self.block_table.release()
+
+
+def waits_for_token(sequence: SequenceState) -> bool:
+    """Whether a request can decode while tokens of it are in flight: not without asynchronous scheduling."""
+    return False
 
 
 @contextmanager

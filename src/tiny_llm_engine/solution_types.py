@@ -7,7 +7,7 @@ checked, and stand for any object at run time. They hold for the learner's packa
 from typing import TYPE_CHECKING, Any
 
 __all__ = [
-    "AnswerSequence", "Array", "BatchCache", "BlockAllocator", "BlockTable", "Bucket", "Buckets", "Event", "Group",
+    "AnswerSequence", "Array", "BatchCache", "BlockAllocator", "BlockTable", "Bucket", "Buckets", "Event",
     "HybridScheduler", "KvCache", "Network", "PackedBatch", "PackedModel", "Part", "Piece", "PortNames", "Request",
     "RequestStream", "Sampled", "SamplingParams", "ServingModel", "ServingPackage", "Shard", "StepProfile",
     "StructuredOutputsParams",
@@ -16,14 +16,12 @@ __all__ = [
 Array = Any  # of the port's library: the two array types have nothing in common that could be named
 
 if TYPE_CHECKING:
-    from tiny_llm_extensions.parallel.groups import Group
     from tiny_llm_ref import serving, torch_backend
     from tiny_llm_ref.serving import (
         BatchCache,
         BlockAllocator,
         BlockTable,
         Bucket,
-        Buckets,
         Event,
         HybridScheduler,
         KvCache,
@@ -36,12 +34,20 @@ if TYPE_CHECKING:
         Sampled,
         SamplingParams,
         ServingModel,
-        Shard,
-        StepProfile,
         StructuredOutputsParams,
     )
     from tiny_llm_ref.serving import Sequence as AnswerSequence
+    from tiny_llm_ref.serving.async_scheduling import placeholders
+    from tiny_llm_ref.serving.buckets import buckets, padding
+    from tiny_llm_ref.serving.buckets.buckets import Buckets
+    from tiny_llm_ref.serving.cold_blocks import swap_or_compute
+    from tiny_llm_ref.serving.parallel import expert_exchange, fill_stages, shards
+    from tiny_llm_ref.serving.parallel.shards import Shard
+    from tiny_llm_ref.serving.policies import step_profile
+    from tiny_llm_ref.serving.policies.step_profile import StepProfile
+    from tiny_llm_ref.serving.speculation import drafts
     from tiny_llm_ref.torch_backend import Qwen3ModelWeek3 as Network
+    from tiny_llm_ref.torch_backend import grouped_product, mixture
 
     class ServingPackage:
         """The names of `<solution>.serving` that given code uses.
@@ -50,7 +56,6 @@ if TYPE_CHECKING:
         """
 
         from tiny_llm_ref.serving import (
-            POLICIES,
             AdaptiveChunker,
             Batch,
             BlockAllocator,
@@ -58,48 +63,52 @@ if TYPE_CHECKING:
             Bucket,
             ChunkedPrefillMetrics,
             ChunkedPrefillScheduler,
-            ColdBlocks,
             EngineLoop,
             HybridScheduler,
-            KeepingCache,
-            Level,
             LoadChunker,
             NotServing,
             PackedBatch,
             PackedInputs,
             PriorityScheduler,
-            PromptLookup,
             QueueFull,
             Request,
             Sampled,
             SamplingParams,
             Sequence,
-            Shard,
-            SlackScheduler,
-            SpeculationCounts,
             StructuredOutputsParams,
             Turns,
         )
+        from tiny_llm_ref.serving.cold_blocks.cold_blocks import ColdBlocks, KeepingCache, Level
+        from tiny_llm_ref.serving.parallel.shards import Shard
+        from tiny_llm_ref.serving.policies import POLICIES
+        from tiny_llm_ref.serving.policies.slack import SlackScheduler
+        from tiny_llm_ref.serving.speculation.prompt_lookup import PromptLookup
 
         batch_generate = staticmethod(serving.batch_generate)
-        blocks_to_bring_back = staticmethod(serving.blocks_to_bring_back)
-        check_tensor_parallel = staticmethod(serving.check_tensor_parallel)
-        choose_k = staticmethod(serving.choose_k)
-        even_part = staticmethod(serving.even_part)
-        exchange_plan = staticmethod(serving.exchange_plan)
+        blocks_to_bring_back = staticmethod(swap_or_compute.blocks_to_bring_back)
+        check_tensor_parallel = staticmethod(shards.check_tensor_parallel)
+        choose_k = staticmethod(drafts.choose_k)
+        even_part = staticmethod(shards.even_part)
+        exchange_plan = staticmethod(expert_exchange.exchange_plan)
         flat_blocks = staticmethod(serving.flat_blocks)
-        inputs_of = staticmethod(serving.inputs_of)
-        kv_heads_of = staticmethod(serving.kv_heads_of)
-        make_buckets = staticmethod(serving.make_buckets)
-        make_loop = staticmethod(serving.make_loop)
+        kv_heads_of = staticmethod(shards.kv_heads_of)
+        make_buckets = staticmethod(buckets.make_buckets)
+        fill_stages = staticmethod(fill_stages.fill_stages)
+        can_decode_ahead = staticmethod(placeholders.can_decode_ahead)
+        make_room_ahead = staticmethod(placeholders.make_room_ahead)
+        pack_ahead = staticmethod(placeholders.pack_ahead)
+        pack_drafts = staticmethod(drafts.pack_drafts)
+        plan_drafts = staticmethod(drafts.plan_drafts)
+        rewind = staticmethod(drafts.rewind)
+        verify = staticmethod(drafts.verify)
         pack = staticmethod(serving.pack)
-        pad_inputs = staticmethod(serving.pad_inputs)
+        pad_inputs = staticmethod(padding.pad_inputs)
         plain_ids = staticmethod(serving.plain_ids)
-        profile_steps = staticmethod(serving.profile_steps)
+        profile_steps = staticmethod(step_profile.profile_steps)
         sweep_chunk_sizes = staticmethod(serving.sweep_chunk_sizes)
         select_optimal_chunk_size = staticmethod(serving.select_optimal_chunk_size)
-        shard_of = staticmethod(serving.shard_of)
-        stage_layers = staticmethod(serving.stage_layers)
+        shard_of = staticmethod(shards.shard_of)
+        stage_layers = staticmethod(shards.stage_layers)
 
     class PortNames:
         """The names of `<solution>.<backend>_backend` that given code uses, with the types of the PyTorch port.
@@ -108,10 +117,8 @@ if TYPE_CHECKING:
         """
 
         from tiny_llm_ref.torch_backend import (
-            PipelineStage,
             QuantizedWeights,
             Qwen3MLP,
-            Qwen3ModelTensorParallel,
             Qwen3ModelWeek1,
             Qwen3ModelWeek2,
             Qwen3ModelWeek3,
@@ -122,6 +129,8 @@ if TYPE_CHECKING:
             TinyKvPagedCache,
             sampler,
         )
+        from tiny_llm_ref.torch_backend.pipeline_stage import PipelineStage
+        from tiny_llm_ref.torch_backend.tensor_parallel import Qwen3ModelTensorParallel
 
         attend_quantized = staticmethod(torch_backend.attend_quantized)
         attention_statistics = staticmethod(torch_backend.attention_statistics)
@@ -131,15 +140,16 @@ if TYPE_CHECKING:
         create_batch_cache = staticmethod(torch_backend.create_batch_cache)
         create_kv_pools = staticmethod(torch_backend.create_kv_pools)
         dequantize_weights = staticmethod(torch_backend.dequantize_weights)
+        fill_placeholders = staticmethod(torch_backend.fill_placeholders)
         finish_attention = staticmethod(torch_backend.finish_attention)
         flash_attention_device = staticmethod(torch_backend.flash_attention_device)
         flash_attention_tiled = staticmethod(torch_backend.flash_attention_tiled)
-        grouped_product_by_expert = staticmethod(torch_backend.grouped_product_by_expert)
+        grouped_product_by_expert = staticmethod(grouped_product.grouped_product_by_expert)
         linear = staticmethod(torch_backend.linear)
         linear_layer = staticmethod(torch_backend.linear_layer)
         make_sampler = staticmethod(torch_backend.make_sampler)
         merge_attention = staticmethod(torch_backend.merge_attention)
-        mlp_of = staticmethod(torch_backend.mlp_of)
+        mlp_of = staticmethod(mixture.mlp_of)
         paged_decode_statistics = staticmethod(torch_backend.paged_decode_statistics)
         prepare_weights = staticmethod(torch_backend.prepare_weights)
         quantize_matrix = staticmethod(torch_backend.quantize_matrix)
@@ -156,7 +166,7 @@ if TYPE_CHECKING:
         simple_generate = staticmethod(torch_backend.simple_generate)
         softmax = staticmethod(torch_backend.softmax)
         sort_by_expert = staticmethod(torch_backend.sort_by_expert)
-        stack_experts = staticmethod(torch_backend.stack_experts)
+        stack_experts = staticmethod(mixture.stack_experts)
         words_to_numbers = staticmethod(torch_backend.words_to_numbers)
 
 else:

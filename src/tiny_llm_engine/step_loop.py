@@ -6,8 +6,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from .admission import Admission, ServingState
 from .events import Event
 from .packed_model import CallGivenUp, PackedBatch, PackedModel, PromptRow, Sampled
-from .request_life import Completion
-from .scheduled import Scheduled, SequenceState, check_plan, step_parts
+from .request_life import Completion, SequenceState
+from .scheduled import Scheduled, step_parts
 
 Served = TypeVar("Served", bound=SequenceState)
 Pack = Callable[[Sequence[Scheduled[Served]]], PackedBatch]
@@ -343,6 +343,18 @@ class OneByOne:
     def abandon(self) -> list[Scheduled]:
         """See `Calls`."""
         return []
+
+
+def check_plan(plan: Sequence[Scheduled]) -> None:
+    """Raises a ValueError when one request has two entries."""
+    planned: set[Any] = set()
+    for entry in plan:
+        if entry.sequence in planned:
+            raise ValueError(
+                f"request {entry.sequence.request_id} is planned twice in one step: `plan_step` adds one entry for a"
+                " request, so call `plan_decodes` and `plan_prompts` at most once each"
+            )
+        planned.add(entry.sequence)
 
 
 def put_prompt_rows_into(batch: PackedBatch, call: Sequence[Scheduled]) -> None:

@@ -1,7 +1,6 @@
 """Types of command-line arguments. argparse shows the message of an ArgumentTypeError, and of no other error."""
 
 import argparse
-import inspect
 import json
 import math
 import os
@@ -153,7 +152,7 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_engine_arguments(parser: argparse.ArgumentParser, **defaults: Any) -> None:
     """Add an option for each field of `EngineOptions`, which checks the values; `defaults` replace its own."""
-    from tiny_llm_engine.engine_options import EngineOptions
+    from .engine_options import EngineOptions
 
     group = parser.add_argument_group("engine", "the options of `LLM`; see its documentation")
     add_field_arguments(group, EngineOptions, **defaults)
@@ -187,7 +186,8 @@ def add_field_arguments(
 
 def described(kind: type, name: str) -> str:
     """What the documentation of a dataclass says about a field, for `--help`."""
-    found = re.search(rf"^    {name}: (.+?)(?=^    \w+: |^\w)", inspect.getdoc(kind) or "", re.M | re.S)
+    documents = "\n\nRaises\n".join(filter(None, (each.__doc__ for each in kind.__mro__)))
+    found = re.search(rf"^        {name}: (.+?)(?=^        \w+: |^    \w)", documents, re.M | re.S)
     about = " ".join(found[1].split()) if found else ""
     return about.removesuffix(".").replace("%", "%%")
 
@@ -229,9 +229,7 @@ def engine_options(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         ValueError: a value is out of range.
     """
-    from tiny_llm_engine.engine_options import (
-        EngineOptions,  # here, because `--help` of other commands needs none of it
-    )
+    from .engine_options import EngineOptions  # here, because `--help` of other commands needs none of it
 
     chosen = {each.name: getattr(options, each.name) for each in fields(EngineOptions)}
     EngineOptions(**chosen)  # checks them, before a model is loaded

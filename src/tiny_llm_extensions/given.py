@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from tiny_llm_engine.arrays.layers import Array
+from tiny_llm_engine.port import Port
 
 if TYPE_CHECKING:  # it imports NumPy, and `--help` needs none of it
     from .kernels.native import NativeKernels
@@ -80,3 +82,13 @@ class Given:
     def decode_runs(self, texts: dict[int, list[tuple[int, int]]], slots: Array) -> Any:
         """See `native.page_reads.decode_runs`."""
         return self._pages.decode_runs(texts, slots, self.kernels.decode_attention)
+
+
+def given_of(port: Port) -> Given:
+    """What is put on models of a port."""
+    if port not in _GIVEN:
+        _GIVEN[port] = Given(port.name, port.solution)
+    return _GIVEN[port]
+
+
+_GIVEN: WeakKeyDictionary[Port, Given] = WeakKeyDictionary()

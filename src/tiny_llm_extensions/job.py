@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tiny_llm_engine.engine_options import EngineOptions
+from .engine_options import EngineOptions
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,20 @@
 """What the message of a job asks for, loaded: its port, its network or a rank's part of it, its draft model."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from tiny_llm_engine.loading import Loading
 from tiny_llm_engine.models.config import ModelConfig
 from tiny_llm_engine.models.hub import find_model
 from tiny_llm_engine.models.tokenizer import load_tokenizer
 from tiny_llm_engine.models.weights.random_weights import BlankAnswers, shape
-from tiny_llm_engine.solution_types import Group
+from tiny_llm_engine.port import Port
+from tiny_llm_extensions.parallel.division import RankDivision
 
 from .job import Job
-from .loading import Division, Loading, load_network, random_network
-from .port import Port
-from .profiling.quantized_choice import activation_choice
+from .loading import load_network, random_network
+from .parallel.groups import Group
+from .profiling.quantized_choice import ActivationChoice, activation_choice
 
 
 def port_of(job: Job) -> Port:
@@ -36,8 +37,8 @@ def config_of(job: Job) -> ModelConfig:
     return replace(config, num_hidden_layers=layers or config.num_hidden_layers)
 
 
-def rounds_of(job: Job, port: Port) -> Callable[[int], str] | None:
-    """What activations are rounded to for weights of this many bits; None if no weight is quantised.
+def rounded_of(job: Job, port: Port) -> ActivationChoice | None:
+    """What activations are rounded to; None if no weight is quantised.
 
     Raises:
         ValueError: they are to be rounded, and no weight is quantised, or the kernel does not run here.
@@ -59,10 +60,10 @@ def loading_of(job: Job, port: Port, group: Group | None = None) -> Loading:
     """The plan of loading: of this rank's part of the model, or without a group of all of it."""
     options, division = job.options, None
     if group is not None:
-        division = Division(group, options.has_stages, options.enable_expert_parallel)
+        division = RankDivision(group, options.has_stages, options.enable_expert_parallel)
     return Loading(
         job.quantization,
-        rounds_activations=rounds_of(job, port),
+        rounded=rounded_of(job, port),
         division=division,
         max_model_len=options.max_model_len,
         **job.load_options,

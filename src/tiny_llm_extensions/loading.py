@@ -1,68 +1,17 @@
-"""Loads a model by name: its weights on a device, a week's network, the runner and the tokenizer.
+"""Loads a model with the kernels of this machine put on it, which the engine's own loading leaves out."""
 
-Loading takes plain arguments. `course/capabilities.py` decides what a learner's code can do so far.
-"""
-
-import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
-from tiny_llm_engine.backend import load_backend
+from tiny_llm_engine.loading import AS_STORED, ENGINES, Loading, read_network
 from tiny_llm_engine.model_runner import ModelRunner
-from tiny_llm_engine.models.checkpoint import Checkpoint
 from tiny_llm_engine.models.config import ModelConfig
-from tiny_llm_engine.models.expert_names import model_name
-from tiny_llm_engine.models.files import CheckpointError
-from tiny_llm_engine.models.hub import find_model
-from tiny_llm_engine.models.output_head import HEAD, HEAD_LINE, QuantizedHead, with_saved_head
-from tiny_llm_engine.models.quantization import QUANTIZATIONS, WeightQuantizer, in_a_layer
-from tiny_llm_engine.models.quantized_tensors import check_quantized_parts
-from tiny_llm_engine.models.safetensors_folder import TensorInfo
 from tiny_llm_engine.models.tokenization import Tokenizer
-from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.models.used_tensors import unused_line, used_tensors
-from tiny_llm_engine.models.weights.parts_of_files import PartsOfFiles
 from tiny_llm_engine.models.weights.random_weights import QuantizedCheckpoint, RandomCheckpoint
-from tiny_llm_engine.models.weights.rank_parts import Part, RankPart, StagePart
-from tiny_llm_engine.models.weights.stored_weights import bytes_of, check_memory, read_weights
-from tiny_llm_engine.solution_types import Group, ServingPackage
+from tiny_llm_engine.port import Port
 
-from .port import Port
-
-# Read from the vendor's sources, and not measured: nothing was run on a Gaudi.
-QUANTIZED_ON_HPU = (
-    "quantised weights on an HPU: outside of a compiled graph every product first writes its whole matrix in bf16, "
-    "which is slower than bf16 weights. The engine of Week 3 compiles; those before it do not"
-)
-
-
-@dataclass(frozen=True)
-class WeekEngine:
-    """The names of one week's engine in a solution.
-
-    Args:
-        model: name of its model.
-        generate: name of its generator for one prompt, if it has one.
-        has_caches: whether the model serves many prompts, and reads quantised weights.
-        is_packed: whether it computes packed batches, with a `PackedRunner`.
-    """
-
-    model: str
-    generate: str | None
-    has_caches: bool
-    is_packed: bool = False
-
-
-# In the order of the course: "auto" takes the last one that fits.
-ENGINES = {
-    "week1": WeekEngine("Qwen3ModelWeek1", "simple_generate", has_caches=False),
-    "week2": WeekEngine("Qwen3ModelWeek2", "simple_generate_with_kv_cache", has_caches=True),
-    "week3": WeekEngine("Qwen3ModelWeek3", None, has_caches=True, is_packed=True),
-}
+from .given import given_of
 
 
 def load(
@@ -108,115 +57,18 @@ def load(
     port.seed(seed)
     plan = Loading(quantize, keep_quantized=keep_quantized, attention=attention, max_model_len=max_model_len)
     network, tokenizer = load_network(port, model, loader, plan)
-    port.given.use_products(network, "plain")
+    given_of(port).use_products(network, "plain")
     if chunk_mask:
         options = {"chunk_mask": port.chunked_attention_mask, **options}
     return port.runner(network, **options), tokenizer
 
 
-@dataclass(frozen=True)
-class Division:
-    """The ranks that compute a model of Week 3 together, and how they share it.
-
-    Args:
-        group: see `Group`; `rank` is this process.
-        stages: whether they share the layers, and not every matrix.
-        expert_parallel: whether they share the experts, and not every expert's matrices.
-    """
-
-    group: Group
-    stages: bool = False
-    expert_parallel: bool = False
-
-    def part(self, names: ServingPackage) -> Part:
-        """What this rank holds."""
-        place = names, self.group.rank, self.group.size
-        return StagePart(*place) if self.stages else RankPart(*place, self.expert_parallel)
-
-
-@dataclass(frozen=True)
-class Loading:
-    """A plan of loading: how weights are stored, and who computes with them.
-
-    Args:
-        quantize: "4bit" or "8bit" quantises the layers' weights at load; None leaves them as they are.
-        head_quantization: "4bit" or "8bit" also quantises the output head at load, see `QuantizedHead`.
-        keep_quantized: whether weights that are stored quantised stay quantised; otherwise they are dequantised.
-            With an explicit float32 on a CPU they are dequantised too: the usual product with 4 bits computes in bf16.
-        attention: "simple", "tiled" or "device", see `Qwen3ModelWeek2`. Not used by the engine of Week 1.
-        rounds_activations: see `WeightQuantizer`.
-        division: the ranks that share the model, for the engine of Week 3; this process alone when None.
-        max_model_len: tokens that the model will read, and positions of RoPE's tables; its whole context when None.
-    """
-
-    quantize: str | None = None
-    head_quantization: str | None = None
-    keep_quantized: bool = True
-    attention: str = "device"
-    rounds_activations: Callable[[int], str] | None = None
-    division: Division | None = None
-    max_model_len: int | None = None
-
-    def quantizer(self, port: Port, quantization: str | None) -> WeightQuantizer:
-        """Quantises plain matrices to "4bit" or "8bit", or leaves them as they are."""
-        return WeightQuantizer(port, QUANTIZATIONS.get(quantization or ""), self.rounds_activations)
-
-    def has_quantized(self, port: Port) -> bool:
-        """Whether matrices may be quantised: at load, or because they are stored so."""
-        rounds = self.rounds_activations
-        kept = self.keep_quantized and (not port.is_exact or bool(rounds and rounds(4)))
-        return self.quantize is not None or kept
-
-    def part(self, port: Port) -> Part | None:
-        """What this rank holds; None is all of the model."""
-        return None if self.division is None else self.division.part(port.serving)
-
-    def network(self, port: Port, loader: str, weights: Any) -> Any:
-        """The solution's model of a week, or of one of several ranks, around these weights."""
-        week = ENGINES[loader]
-        if self.head_quantization:
-            weights = QuantizedHead(weights, self.quantizer(port, self.head_quantization))
-        network = self._model(port, week, weights)
-        if week.is_packed and self.attention == "device":
-            port.given.use_packed_kernels(network)
-        return network
-
-    def _model(self, port: Port, week: WeekEngine, weights: Any) -> Any:
-        if not week.has_caches:
-            return getattr(port, week.model)(weights)
-        options: dict[str, Any] = {} if self.attention == "simple" else {"attention": self.attention}
-        division = self.division
-        if division is None:
-            return getattr(port, week.model)(weights, **options, **mlp_options(port, weights.config))
-        if division.stages:
-            options |= mlp_options(port, weights.config)
-            return port.PipelineStage(weights, **options, group=division.group)
-        options |= mlp_options(port, weights.config, division.group)
-        return port.Qwen3ModelTensorParallel(weights, **options, group=division.group)
-
-
-AS_STORED = Loading()
-
-
 def load_network(
     port: Port, model: str | PathLike[str], loader: str, plan: Loading = AS_STORED
 ) -> tuple[Any, Tokenizer]:
-    """Load a week's model with its weights on the port's device, and its tokenizer.
-
-    Raises:
-        CheckpointError: the model's files are missing or unusable.
-        ValueError: an engine that reads only plain weights should quantise, or the head cannot be quantised.
-    """
-    has_caches = ENGINES[loader].has_caches
-    if plan.quantize and not has_caches:
-        raise ValueError(
-            f"--quantize {plan.quantize}: the engine of {loader} reads plain weights: choose --loader week2"
-        )
-    quantizer = plan.quantizer(port, plan.quantize) if has_caches and plan.has_quantized(port) else None
-    tokenizer = load_tokenizer(model)
-    where = port.name, port.device, port.float_dtype
-    weights = load_checkpoint(model, *where, quantizer, plan.part(port), plan.max_model_len)
-    return plan.network(port, loader, weights), tokenizer
+    """`read_network`, with the kernels of packed batches."""
+    network, tokenizer = read_network(port, model, loader, plan)
+    return _with_kernels(port, network, plan) if ENGINES[loader].is_packed else network, tokenizer
 
 
 def random_network(
@@ -230,108 +82,10 @@ def random_network(
     weights = (
         QuantizedCheckpoint(checkpoint, plan.quantizer(port, plan.quantize)) if plan.quantize else checkpoint
     )
-    return plan.network(port, "week3", weights), checkpoint
+    return _with_kernels(port, plan.network(port, "week3", weights), plan), checkpoint
 
 
-def mlp_options(port: Port, config: ModelConfig, group: Group | None = None) -> dict[str, Any]:
-    """What a model with experts is given, so that its layers have mixtures: nothing for other models.
-
-    Args:
-        group: the ranks that share every layer; None is this process alone.
-    """
-    return {} if config.mixture is None else {"make_mlp": partial(port.mlp_of, group=group)}
-
-
-def load_checkpoint(
-    model: str | PathLike[str],
-    backend: str,
-    device: str = "auto",
-    dtype: str = "auto",
-    quantizer: WeightQuantizer | None = None,
-    part: Part | None = None,
-    max_model_len: int | None = None,
-) -> Checkpoint:
-    """Read a model's weights onto a device, each moved and converted once.
-
-    Args:
-        model: a shipped name, a folder, a GGUF file or a hub id; see `hub.find_model`.
-        backend: "mlx" or "torch". On a Gaudi, resolve the solution first: `hpu.py` must precede torch.
-        device: "auto", "cpu", "gpu", "cuda" or "hpu".
-        dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
-        quantizer: keeps quantised weights quantised, and may quantise plain ones; None dequantises.
-        part: what this rank reads and holds; the whole model when None.
-        max_model_len: see `Loading`.
-
-    Raises:
-        CheckpointError: the folder is unusable, or the weights have other bits than `quantizer` asks for; every header
-            is checked before the first weight is read.
-        ValueError: this machine does not have the device, `dtype` is unknown, or the model cannot be divided.
-    """
-    backend_module = load_backend(backend)
-    device = backend_module.pick_device(device)
-    dtype = backend_module.default_dtype(device) if dtype == "auto" else dtype
-    if dtype not in backend_module.DTYPES:
-        raise ValueError(f"dtype {dtype!r}: choose auto, {', '.join(backend_module.DTYPES)}")
-    model_files = find_model(model)
-    config, found = replace(model_files.config(), max_model_len=max_model_len), model_files.headers()
-    headers = used_tensors(found, config)
-    lines = unused_line(model_files.path, [name for name in found if name not in headers])
-    tied, config = config, with_saved_head(config, headers, model_files.numbers)
-    names = _weight_names(headers, config)
-    parts = None
-    if part is not None:
-        names = [name for name in names if part.holds(name, config)]
-        parts = PartsOfFiles(backend_module, model_files, headers, config, part)
-        headers, config = parts.headers, part.config(config)
-    _check_bits(model_files.path, config, quantizer)
-    if device == "hpu" and quantizer and (quantizer.bits or config.quantization):
-        print(QUANTIZED_ON_HPU, file=sys.stderr)
-    if quantizer and quantizer.bits and not config.quantization:
-        _warn_of_plain_matrices(quantizer, {name: headers[name].shape for name in names})
-    lines += check_memory(headers, names, config, device, dtype, quantizer)
-    lines += [HEAD_LINE] if tied.tie_word_embeddings and not config.tie_word_embeddings else []
-    if part is None or part.rank == 0:  # the other ranks would say the same
-        print(*lines, sep="\n", end="\n" * bool(lines), file=sys.stderr)
-    stored = parts or model_files.arrays(backend_module, headers)
-    weights = read_weights(backend_module, stored, headers, names, config, device, dtype, quantizer)
-    files = {model_name(name): headers[name].file.name for name in names}
-    read = parts.bytes_read if parts else bytes_of(headers, names)
-    return Checkpoint(config, weights, model_files.folder, files, read)
-
-
-def _weight_names(headers: Mapping[str, TensorInfo], config: ModelConfig) -> list[str]:
-    names = check_quantized_parts(headers, config.quantization)
-    if config.tie_word_embeddings:
-        # Some files contain a copy of the tied head, which is the largest tensor of a small model.
-        names = [name for name in names if name != HEAD]
-    return list(names)
-
-
-def _check_bits(folder: Path, config: ModelConfig, quantizer: WeightQuantizer | None) -> None:
-    if (
-        quantizer
-        and quantizer.bits
-        and config.quantization
-        and config.quantization.all_bits != {quantizer.bits}
-    ):
-        bits = " and ".join(map(str, sorted(config.quantization.all_bits)))
-        raise CheckpointError(
-            f"{folder}: its weights have {bits} bits already: leave --quantize out, or take the model that they were "
-            "made from"
-        )
-
-
-def _warn_of_plain_matrices(quantizer: WeightQuantizer, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Print on standard error how many matrices of the layers cannot be quantised.
-
-    Raises:
-        ValueError: none can be.
-    """
-    matrices = [name for name, shape in shapes.items() if in_a_layer(name, shape)]
-    fitting = [name for name in matrices if quantizer.applies_to(name, shapes[name])]
-    why = f"quantising to {quantizer.bits} bits takes rows of a multiple of {quantizer.group_size} numbers"
-    if not fitting:
-        raise ValueError(f"{why}, and no matrix of the layers has them: load the model without it")
-    if len(fitting) < len(matrices):
-        stay = len(matrices) - len(fitting)
-        print(f"{why}: {stay} of the layers' {len(matrices)} matrices stay as they are", file=sys.stderr)
+def _with_kernels(port: Port, network: Any, plan: Loading) -> Any:
+    if plan.attention == "device":
+        given_of(port).use_packed_kernels(network)
+    return network

@@ -4,18 +4,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tiny_llm_engine.engine_options import EngineLimits, EngineOptions
+from tiny_llm_engine.engine_options import EngineLimits
 from tiny_llm_engine.llm_engine import LLMEngine
 from tiny_llm_engine.packed_runner import PackedRunner
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution_types import AnswerSequence, Network
 
 from .cold_blocks.cold_store import ColdStore, open_cold_store
 from .drafts.speculation import Speculation, draft_model
+from .engine_options import EngineOptions, limits_of
+from .given import given_of
 from .grammars.grammar import Grammars
 from .graphs.step_shapes import StepShapes
 from .parallel.other_ranks import OtherRanks
 from .planning import Planning
-from .port import Port
 from .profiling.attention_choice import has_chunk_kernel
 from .profiling.engine_profiling import measured_num_blocks, measured_profile
 from .profiling.product_choice import choose_products
@@ -54,7 +56,7 @@ def open_engine(
         ValueError: the options contradict each other or the model, or no KV block fits.
     """
     names, ranks = port.serving, ranks or OtherRanks()
-    limits = EngineLimits.of(options, names, network.config)
+    limits = limits_of(options, names, network.config)
     products = put_fast_paths(port, network, options, ranks)
     num_blocks = measured_num_blocks(port, names, network, options, limits, ranks)
     shapes = StepShapes(port, names, options, limits, num_blocks)
@@ -76,7 +78,7 @@ def open_engine(
     if speculation is not None:
         engine.extensions["drafts"] = speculation.proposals
     if runner.buckets is not None:
-        engine.on_request.append(refuse_prompt_logprobs)
+        engine.on_request["prompt_logprobs"] = refuse_prompt_logprobs
     if cold is not None:
         put_cold_store_on(engine, cold)
     engine.on_close.insert(0, ranks.close)
@@ -86,7 +88,7 @@ def open_engine(
 def put_grammars_on(engine: LLMEngine) -> None:
     """Let answers follow grammars."""
     grammars = engine.extensions["grammars"] = Grammars(engine.tokenizer, engine.runner.vocab_size)
-    engine.on_request.append(grammars.constrain)
+    engine.on_request["structured_outputs"] = grammars.constrain
 
 
 def put_cold_store_on(engine: LLMEngine, cold: ColdStore) -> None:
@@ -100,18 +102,17 @@ def put_cold_store_on(engine: LLMEngine, cold: ColdStore) -> None:
 
 def refuse_prompt_logprobs(sequence: AnswerSequence) -> None:
     """End an answer that wants what steps with a fixed number of sampled rows do not have."""
-    if sequence.sampling.prompt_logprobs is not None:
-        sequence.fail(NO_PROMPT_ROWS)
+    sequence.fail(NO_PROMPT_ROWS)
 
 
 def put_fast_paths(port: Port, network: Network, options: EngineOptions, ranks: OtherRanks) -> str:
     """Put the fastest products and layers of this machine on a network; returns the products in words."""
     if options.kv_cache_dtype != "auto" and port.device == "cpu":
-        port.given.kernels.prepare(options.kv_cache_dtype)
+        given_of(port).kernels.prepare(options.kv_cache_dtype)
     # Several ranks share the cores, so that what one of them measures says little.
     wanted = options.cpu_products if ranks.size == 1 else "usual"
     products = choose_products(port, network, wanted, options.enforce_eager is False)
-    port.given.use_native_layers(network, has_chunk_kernel(port, wanted))
+    given_of(port).use_native_layers(network, has_chunk_kernel(port, wanted))
     return products
 
 

@@ -4,13 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from tiny_llm_engine.engine_options import EngineLimits, EngineOptions
+from tiny_llm_engine.engine_options import EngineLimits
 from tiny_llm_engine.packed_runner import PackedRunner
 from tiny_llm_engine.solution_types import AnswerSequence, BlockAllocator, Event, ServingPackage, StepProfile
 from tiny_llm_engine.step_loop import StepLoop
 
 from .cold_blocks.cold_store import ColdStore
 from .drafts.speculation import Speculation
+from .engine_options import EngineOptions
+from .make_loop import make_loop
 
 TILE = 64  # tokens: what sizes that a policy chooses are multiples of
 
@@ -44,7 +46,8 @@ class Planning:
         cold = None if self.cold is None else self.cold.parts(names)
         if cold is not None:
             allocator.prefix_cache = names.KeepingCache(cast(Any, cold.blocks))
-        return names.make_loop(
+        return make_loop(
+            names,
             options.policy,
             runner,
             allocator,

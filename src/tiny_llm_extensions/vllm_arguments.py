@@ -9,11 +9,12 @@ from dataclasses import fields
 from os import PathLike
 from typing import Any
 
-from tiny_llm_engine.engine_options import EngineOptions
-from tiny_llm_engine.known_arguments import check_argument, no_argument, rows_of, table, without_known
+from tiny_llm_engine.known_arguments import no_argument, rows_of, table, without_known
 
-# Arguments of `LLM`, of its methods `generate` and `chat`, and flags of `vllm serve` besides those of `LLM`.
-ARGUMENTS, CALL_ARGUMENTS, SERVER_ARGUMENTS = map(table, ("llm", "call", "serve"))
+from .engine_options import EngineOptions
+
+# Arguments of `LLM`, and flags of `vllm serve` besides those of `LLM`.
+ARGUMENTS, SERVER_ARGUMENTS = table("llm"), table("serve")
 ALONE = frozenset(
     name.rstrip("!") for kind in ("llm", "serve") for name, *_ in rows_of(kind) if name.endswith("!")
 )
@@ -48,16 +49,3 @@ def plain_dtype(dtype: Any) -> str:
     """The name of a type by vLLM's names, or of PyTorch's own type."""
     name = str(dtype).removeprefix("torch.")
     return DTYPES.get(name, name)
-
-
-def check_call(given: Mapping[str, Any]) -> None:
-    """Check further arguments of `generate` and `chat`.
-
-    Raises:
-        TypeError: vLLM has no such argument either.
-        ValueError: its value would change something.
-    """
-    for name, value in given.items():
-        if name not in CALL_ARGUMENTS:
-            raise TypeError(f"there is no argument {name}: SamplingParams has what concerns an answer")
-        check_argument(name, value, *CALL_ARGUMENTS[name])

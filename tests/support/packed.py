@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from tiny_llm_engine.packed_runner import PackedRunner
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.scheduled import Scheduled
 from tiny_llm_engine.solution_types import AnswerSequence, Buckets, PackedBatch, ServingPackage
-from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.runners import packed_runner
 
 from .fake_model import ByteTokenizer
 from .lockstep import LockstepRunner
@@ -41,8 +42,8 @@ class PackedServing:
     ):
         self.b, self.s = b, s
         self.allocator = s.BlockAllocator(num_blocks, block_size, watermark=0, enable_prefix_caching=caching)
-        self.runner: PackedRunner | LockstepRunner = b.packed_runner(
-            model, num_blocks, block_size, on_logits=self._keep, buckets=buckets, **runner_options
+        self.runner: PackedRunner | LockstepRunner = packed_runner(
+            b, model, num_blocks, block_size, on_logits=self._keep, buckets=buckets, **runner_options
         )
         self.rows: list[np.ndarray] = []  # of the last call
         self.logits: dict[int, dict[int, np.ndarray]] = defaultdict(dict)  # request -> position -> (V,)

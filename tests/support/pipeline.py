@@ -4,7 +4,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import repeat
-from typing import Any
+from typing import Any, cast
 
 from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_engine.solution_types import AnswerSequence, PackedBatch, Sampled
@@ -120,7 +120,7 @@ class Pipeline(Served):
     @property
     def in_flight(self) -> Sequence[InFlight]:
         """The micro-batches that were submitted and not collected."""
-        return self.loop.calls.in_flight
+        return cast(given.Pipeline, self.loop.calls).in_flight
 
     def fill(self) -> None:
         """Submits micro-batches while a stage has none."""

@@ -4,6 +4,7 @@ from typing import Any
 
 from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_engine.solution_types import AnswerSequence, Event
+from tiny_llm_extensions.make_loop import make_loop
 
 from .fake_model import ByteTokenizer
 from .steps import steps_of
@@ -60,8 +61,8 @@ class Served:
         )
         self.model = fake(self.allocator, s.Sampled, **(model or {}))
         usual = {"max_num_batched_tokens": 8, "max_num_seqs": 4, "on_event": self._hear}
-        self.loop = s.make_loop(
-            policy, self.model, self.allocator, **{**usual, "clock": self.model.clock, **options}
+        self.loop = make_loop(
+            s, policy, self.model, self.allocator, **{**usual, "clock": self.model.clock, **options}
         )
         self.scheduler = self.loop.scheduler
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tiny_llm_extensions.port import Port
+from tiny_llm_engine.port import Port
 
 
 @pytest.fixture(scope="session")

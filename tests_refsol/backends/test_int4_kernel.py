@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tiny_llm_extensions.kernels.torch import int4
+from tiny_llm_engine.arrays.torch import int4
 from tiny_llm_ref.torch_backend import prepare_weights, quantize_matrix, quantized_linear, words_to_numbers
 from tiny_llm_ref.torch_backend.quantized_weights import kernel_constants
 

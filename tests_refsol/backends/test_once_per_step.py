@@ -8,7 +8,8 @@ import pytest
 
 from support.close import assert_close
 from tiny_llm_course.grading.small_models import CASES, random_checkpoint
-from tiny_llm_ref.serving import BlockAllocator, BlockTable, PackedBatch, inputs_of
+from tiny_llm_engine.packed_model import inputs_of
+from tiny_llm_ref.serving import BlockAllocator, BlockTable, PackedBatch, flat_blocks
 
 CASE = CASES["untied-3"]
 PAGE = 4
@@ -78,7 +79,7 @@ def test_a_packed_step_reads_its_past_mask_once(b, monkeypatch, layers):
     """One `PastMask` for any number of layers, and no layer looks in a mask for empty rows."""
     model = b.Qwen3ModelWeek3(checkpoint_of(b, layers))
     pools = b.create_kv_pools(model, 8, PAGE)
-    inputs = inputs_of(chunk_with_a_past(), PAGE, 8).map(b.array)
+    inputs = inputs_of(chunk_with_a_past(), PAGE, 8, None, flat_blocks).map(b.array)
     attention = import_module(f"{b.solution.__name__}.paged_attention")
     with (
         counted(monkeypatch, attention.PastMask, "of") as made,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from support.close import assert_close
 from support.qwen3_layer import attention64
-from tiny_llm_ref.serving import PackedBatch, inputs_of, make_buckets, pad_inputs
+from tiny_llm_engine.packed_model import inputs_of
+from tiny_llm_ref.serving import PackedBatch, flat_blocks, make_buckets, pad_inputs
 
 NUM_BLOCKS = 90
 
@@ -76,7 +77,7 @@ def test_each_request_reads_its_own_text_and_nothing_else(b, kernels, most, data
     fresh = np.concatenate(
         [text[:, context:] for text, context in zip(texts, batch.context_lens, strict=True)], axis=1
     )
-    inputs = inputs_of(batch, page, NUM_BLOCKS, window)
+    inputs = inputs_of(batch, page, NUM_BLOCKS, window, flat_blocks)
     if bucket is not None:
         inputs = pad_inputs(inputs, bucket, page, NUM_BLOCKS, window is not None)
     padding = ((0, len(inputs.token_ids) - len(query)), (0, 0), (0, 0))
@@ -101,6 +102,6 @@ def test_decodes_of_similar_length_are_one_call_and_others_are_not(b):
     last = [length - 1 for length in lengths]
     slots = [table[-1] * page + p % page for table, p in zip(tables, last, strict=True)]
     batch = PackedBatch([0] * 5, last, slots, [*range(6)], context_lens=last, block_tables=tables)
-    reads = cpu.step_reads(inputs_of(batch, page, 200).map(b.array), page)
+    reads = cpu.step_reads(inputs_of(batch, page, 200, None, flat_blocks).map(b.array), page)
     found = {tuple(b.numpy(call.rows).tolist()): tuple(call.slots.shape) for call in reads.decodes}
     assert found == {(0, 3): (2, 4), (1, 2, 4): (3, 128)} and not reads.chunks, f"slots of each call: {found}"

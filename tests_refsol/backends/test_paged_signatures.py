@@ -6,7 +6,8 @@ import numpy as np
 
 from tiny_llm_course.grading.pages import random_pages
 from tiny_llm_course.recorded_operations import record
-from tiny_llm_ref.serving import PackedBatch, SamplingParams, flat_blocks, inputs_of
+from tiny_llm_engine.packed_model import inputs_of
+from tiny_llm_ref.serving import PackedBatch, SamplingParams, flat_blocks
 
 PAGE, COUNT, H, HKV, D = 16, 32, 4, 2, 8
 BATCHES = [[1, 1, 1], [17, 0, 5], [200, 31, 16], [15, 16, 17], [300, 100, 48]]
@@ -98,7 +99,7 @@ def test_the_mask_of_gaudis_kernel_is_converted_once_per_step(port):
     reads = {"query_start": [0, 1, 7], "context_lens": [20, 33], "block_tables": [[1, 2], [5, 3, 4]]}
     sampled = {"sample_rows": [6], "sampling": [SamplingParams()]}
     batch = PackedBatch([0] * 7, [20, *range(33, 39)], [0] * 7, **reads, **sampled)
-    mask = fused_mask(port.solution, inputs_of(batch, PAGE, COUNT).map(port.array), PAGE)
+    mask = fused_mask(port.solution, inputs_of(batch, PAGE, COUNT, None, flat_blocks).map(port.array), PAGE)
     shapes = [(7, H, D), (7, HKV, D), (7, HKV, D), *[(COUNT + 1, PAGE, HKV, D)] * 2]
     recording = record(
         lambda: attend_fused(port.solution, *(port.array(np.ones(s), "bfloat16") for s in shapes), mask)

@@ -20,9 +20,10 @@ from benchmarks.own_process import OwnProcess
 from tiny_llm_course.trace.workload import SHORT, RequestSpec, Workload
 from tiny_llm_engine.backends import blas
 from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.loading import load_checkpoint
 from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint, shape
-from tiny_llm_extensions.loading import load_checkpoint, random_network
-from tiny_llm_extensions.port import Port
+from tiny_llm_engine.port import Port
+from tiny_llm_extensions.loading import random_network
 
 VOCABULARY = 50
 

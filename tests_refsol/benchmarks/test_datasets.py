@@ -13,9 +13,9 @@ from benchmarks.real_text import KINDS, spec
 from support.fake_model import ByteTokenizer
 from tiny_llm_course.trace.workload import LONG, RUNNING, SHORT, Workload
 from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.port import Port
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network
-from tiny_llm_extensions.port import Port
 
 SIZE = DatasetSize(num_prompts=40, input_len=50, output_len=7, vocab_size=99)
 

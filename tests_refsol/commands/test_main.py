@@ -17,11 +17,12 @@ from tiny_llm_course.chat import Conversation, MessageTooLong
 from tiny_llm_course.commands import main as command
 from tiny_llm_course.learner import State
 from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.loading import Loading
 from tiny_llm_engine.models.tokenizer import load_tokenizer
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.repo import MODELS
 from tiny_llm_engine.terminal import Meter, TerminalSession
 from tiny_llm_extensions import loading
-from tiny_llm_extensions.port import Port
 
 SENTENCE = re.compile(r"Chunked prefill [a-z].*\.")
 FIGURES = re.compile(r"\d+ tokens · TTFT \d+ ms · \d+\.\d tokens/s · (mlx|torch) · \w+")
@@ -352,7 +353,7 @@ def test_quantized_weights_answer_as_the_plain_ones_do(ask, port, bits):
 @pytest.mark.parametrize("port", installed_backends())
 def test_what_is_quantized_are_the_layers_and_attention_is_the_devices(port):
     b = Port("tiny_llm_ref", port, "cpu")
-    network, _ = loading.load_network(b, "tiny-qwen3", "week2", loading.Loading("4bit"))
+    network, _ = loading.load_network(b, "tiny-qwen3", "week2", Loading("4bit"))
     plain, _ = loading.load_network(b, "tiny-qwen3", "week2")
     assert isinstance(network.layers[0].wq, b.QuantizedWeights)
     assert network.layers[0].wq.nbytes < plain.layers[0].wq.nbytes / 4

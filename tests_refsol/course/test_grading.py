@@ -35,9 +35,10 @@ from tiny_llm_course.trace.workload import among_decodes
 from tiny_llm_course.tree import REFERENCE, parts_of, reference_files
 from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.models.smollm2 import GGUF, smollm2_path
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.repo import ROOT
 from tiny_llm_engine.solution import resolve_serving
-from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.make_loop import make_loop
 
 PORT = installed_backends()[0]
 
@@ -201,7 +202,7 @@ def test_what_an_error_often_means_is_said(grade):
     """A forgotten return on every port, and results that are too many."""
     lines = [*WITHOUT_A_RETURN, "list(zip([1], [1, 2], strict=True))"]
     tests = [f"def test_{number}():\n    {line}\n" for number, line in enumerate(lines)]
-    said = grade("\n".join(["from tiny_llm_extensions.port import Port", *tests])).stdout
+    said = grade("\n".join(["from tiny_llm_engine.port import Port", *tests])).stdout
     assert said.count(FORGOTTEN) == len(WITHOUT_A_RETURN) and said.count(LENGTHS) == 1, said
 
 
@@ -297,7 +298,7 @@ def test_work_that_never_ends_is_explained(old, new, message):
         s = resolve_serving("tiny_llm_ref")
         allocator = s.BlockAllocator(3, 4, watermark=0, enable_prefix_caching=False)
         model = FakePackedModel(allocator, s.Sampled)
-        loop = s.make_loop("hybrid", model, allocator, max_num_batched_tokens=4, max_num_seqs=2)
+        loop = make_loop(s, "hybrid", model, allocator, max_num_batched_tokens=4, max_num_seqs=2)
         options = {"max_seq_len": 12, "sampling": s.SamplingParams(max_tokens=2)}
         sequences = [s.Sequence([97] * 8, ByteTokenizer(), request_id=i, **options) for i in range(3)]
         for sequence in sequences:

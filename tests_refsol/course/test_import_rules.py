@@ -1,6 +1,7 @@
 """Who may import whom: packages one way, no package a solution, a solution its own array library alone, and so on."""
 
 import ast
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from authors.overlay import statements
+from authors.prefix import course_with
 from tiny_llm_course.commands import main as command
 from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.repo import BACKENDS, ROOT, SOURCES
@@ -30,6 +32,10 @@ WITH_ARRAYS = {
 # What nobody fills in. Each package imports only those before it.
 PACKAGES = ("tiny_llm_engine", "tiny_llm_extensions", "tiny_llm_server", "tiny_llm_course")
 ENGINE = SOURCES / "tiny_llm_engine"
+CACHE_ANSWER = (
+    "A KV cache keeps the keys and values of past tokens, so each new token is computed once instead of the whole text "
+    "again."
+)
 SOLUTION_TYPES = ENGINE / "solution_types.py"
 
 
@@ -119,6 +125,38 @@ with LLM("tiny-qwen3", backend={port!r}, device="cpu", num_blocks=4, cpu_product
     assert done.stdout.strip() == "3", done.stderr
 
 
+ALONE = """import json, sys
+from pathlib import Path
+from authors.overlay import Overlay
+package, ports, hidden, texts = json.load(sys.stdin)
+sys.modules.update(dict.fromkeys(hidden))
+from tiny_llm_engine.llm import PlainLLM
+from tiny_llm_engine.sampling import SamplingParams
+question = [{"role": "user", "content": "What is a KV cache?"}]
+with Overlay("tiny_llm") as overlay:
+    overlay.put({Path(file): text for file, text in texts.items()})
+    for port in ports:
+        with PlainLLM("tiny-qwen3", backend=port, device="cpu", solution=package, num_blocks=4) as llm:
+            print(llm.chat(question, SamplingParams(max_tokens=64))[0].outputs[0].text)
+"""
+
+
+@pytest.mark.parametrize("package", ["tiny_llm_ref", "tiny_llm"])
+def test_the_engine_runs_alone(package):
+    """It answers on every port with all that extends it hidden: the reference's, and a learner's filled package's.
+
+    In a process of its own: what is imported here already could not be hidden.
+    """
+    ports, hidden = list(installed_backends()), [*PACKAGES[1:], "tiny_llm_lab"]
+    filled = {str(file): text for file, text in course_with(lambda task: False).items()}
+    given = json.dumps([package, ports, hidden, filled])
+    command = [sys.executable, "-c", ALONE]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, cwd=ROOT)
+    answers = done.stdout.splitlines()
+    assert len(answers) == len(ports), done.stderr
+    assert set(answers) == {CACHE_ANSWER}
+
+
 def test_no_solution_and_no_test_asks_which_backend_it_is():
     for path in [*python_files("tiny_llm_ref"), *SOURCES.parent.joinpath("tests").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -137,7 +175,7 @@ def test_text_files_are_read_and_written_in_utf_8():
 
 
 # Protocols beside the classes that they describe.
-TWICE = {"Tokenizer", "Checkpoint", "RopeScaling", "EngineRequest"}
+TWICE = {"Tokenizer", "Checkpoint", "RopeScaling"}
 
 
 def test_a_name_of_a_class_means_one_thing():
@@ -310,7 +348,7 @@ def test_a_prompt_enters_few_files_and_is_encoded_once(port, monkeypatch, capsys
     paths = {Path(code.co_filename) for code in called if code.co_flags & OPTIMIZED}
     given = [path for path in paths if path.is_relative_to(SOURCES) and name(path).startswith(PACKAGES)]
     entered = {name(path) for path in given if ENGINE / "models" not in path.parents}
-    assert {"tiny_llm_course/commands/main.py", "tiny_llm_extensions/loading.py"} <= entered
+    assert {"tiny_llm_course/commands/main.py", "tiny_llm_engine/loading.py"} <= entered
     assert len(entered) <= 21, "\n".join(sorted(entered))
     assert encoded == ["tokenization"]
 

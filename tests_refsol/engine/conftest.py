@@ -4,9 +4,11 @@ import pytest
 
 from support.lockstep import LockstepGroup, LockstepRunner
 from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.loading import Loading
+from tiny_llm_engine.port import Port
 from tiny_llm_extensions.llm import LLM
-from tiny_llm_extensions.loading import Division, Loading, load_network
-from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.loading import load_network
+from tiny_llm_extensions.parallel.division import RankDivision
 
 
 @pytest.fixture(scope="module", params=installed_backends())
@@ -28,7 +30,7 @@ def llm_of_ranks(b):
 
     def made(folder, size, division, **options):
         group = LockstepGroup(size, b.backend_module)
-        divisions = [Loading(division=Division(rank, **division)) for rank in group.ranks]
+        divisions = [Loading(division=RankDivision(rank, **division)) for rank in group.ranks]
         loaded = [load_network(b, folder, "week3", each) for each in divisions]
         llm = LLM.of(b, *loaded[0], **options)
         others = [llm.engine.extensions["shapes"].new_runner(network) for network, _ in loaded[1:]]

@@ -22,16 +22,16 @@ from unittest.mock import patch
 from tests_refsol.long.engine_soak import ended, first_difference
 from tests_refsol.long.harness import margin
 from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.engine_options import KV_CACHE_DTYPES, EngineLimits, EngineOptions
 from tiny_llm_engine.models.hub import find_model
+from tiny_llm_engine.port import Port
 from tiny_llm_extensions.cold_blocks.moves import BlockCosts
 from tiny_llm_extensions.drafts import speculation
 from tiny_llm_extensions.drafts.row_costs import DecodeCost, RowCosts
+from tiny_llm_extensions.engine_options import KV_CACHE_DTYPES, EngineOptions, limits_of
 from tiny_llm_extensions.graphs.step_shapes import StepShapes
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.open_engine import NO_PROMPT_ROWS
 from tiny_llm_extensions.planning import Planning
-from tiny_llm_extensions.port import Port
 from tiny_llm_ref import SamplingParams, serving
 from tiny_llm_ref.serving import StructuredOutputsParams
 from tiny_llm_ref.serving.buckets.bucket_sizes import STRATEGIES
@@ -154,7 +154,7 @@ def refusal(row: Mapping[str, int]) -> str | None:
     profile = PROFILE if options["policy"] == "slack" else None
     try:
         engine = EngineOptions(**given)
-        limits = EngineLimits.of(engine, serving, CONFIG)
+        limits = limits_of(engine, serving, CONFIG)
         runner.buckets = StepShapes(PORT, serving, engine, limits, engine.num_blocks).buckets
         Planning(serving, engine, limits, profile, None).loop(runner, time.perf_counter, id)
     except ValueError as error:

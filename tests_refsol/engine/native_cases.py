@@ -10,7 +10,9 @@ from support.packed import PackedServing
 from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_engine.models.checkpoint import Checkpoint
 from tiny_llm_engine.models.quantization import WeightQuantizer
-from tiny_llm_extensions.port import Port
+from tiny_llm_engine.port import Port
+from tiny_llm_extensions.given import given_of
+from tiny_llm_extensions.profiling.quantized_choice import ActivationChoice
 
 SIZES = {"hidden_size": 192, "intermediate_size": 320, "head_dim": 32, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 6, "num_key_value_heads": 2}
@@ -37,12 +39,12 @@ def native_model(port: Port, kinds: str = KINDS["plain"], rounds: str = "int8", 
     for name, array in weights.items():
         place = next((NAMES.index(part) for part in NAMES if part in name), 6)
         if len(array.shape) == 2 and kinds[place] != "p":
-            quantizer = WeightQuantizer(port, int(kinds[place]), lambda bits: rounds)
+            quantizer = WeightQuantizer(port, int(kinds[place]), ActivationChoice(port, rounds))
             weights[name] = quantizer.quantize(name, array, case.config)
     model = port.Qwen3ModelWeek3(Checkpoint(case.config, weights), attention="device")
-    port.given.use_packed_kernels(model)
-    port.given.use_products(model, "native")
-    port.given.use_native_layers(model)
+    given_of(port).use_packed_kernels(model)
+    given_of(port).use_products(model, "native")
+    given_of(port).use_native_layers(model)
     return model
 
 
@@ -74,7 +76,7 @@ def assert_model_keeps_no_pool(port, model):
 
 def assert_blank_kernel_has_no_step(port, make_model, monkeypatch, name):
     """Found when the step would be put on: in mid-layer, pages would have been written already."""
-    kernels, problem = port.given.kernels, "week 4 day 1 task 2: multiply_tile"
+    kernels, problem = given_of(port).kernels, "week 4 day 1 task 2: multiply_tile"
     monkeypatch.delitem(vars(kernels.layers), "problem", raising=False)
     monkeypatch.setitem(vars(getattr(kernels, name)), "problem", problem)
     assert "compute" not in vars(make_model()) and kernels.layers.problem == problem

@@ -18,9 +18,12 @@ from tiny_llm_course.grading.small_models import random_checkpoint, random_weigh
 from tiny_llm_course.recorded_operations import record
 from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.models.checkpoint import Checkpoint
+from tiny_llm_engine.port import Port
 from tiny_llm_extensions.graphs.padded_steps import warm_up
 from tiny_llm_extensions.graphs.step_shapes import limits_of_steps
-from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.make_loop import make_loop
+from tiny_llm_extensions.runners import packed_runner
+from tiny_llm_ref import serving
 from tiny_llm_ref.serving import (
     POLICIES,
     BlockAllocator,
@@ -32,7 +35,6 @@ from tiny_llm_ref.serving import (
     SamplingParams,
     Sequence,
     make_buckets,
-    make_loop,
 )
 
 LEN, PAGE, SEQS, BUDGET, BLOCKS = 40, 4, 6, 24, 24
@@ -68,7 +70,7 @@ class Load:
             "buckets": runner.buckets,
             **options,
         }
-        self.loop = make_loop("hybrid", runner, allocator, on_event=self._hear, **options)
+        self.loop = make_loop(serving, "hybrid", runner, allocator, on_event=self._hear, **options)
 
     def _hear(self, event):
         self.preemptions += event.kind == "preempt"
@@ -114,7 +116,7 @@ class Recorded:
     def __init__(self, port, buckets, every=1):
         self.port, self.every, self.calls = port, every, 0
         model = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), "simple")
-        self.runner = port.packed_runner(model, BLOCKS, PAGE, buckets=buckets, capture=self._capture)
+        self.runner = packed_runner(port, model, BLOCKS, PAGE, buckets=buckets, capture=self._capture)
         self.launch, self.runner.sampler.launch = self.runner.sampler.launch, self.sample
         self.operations, self.samplers, self.host_reads = {}, set(), 0  # operations by the key of the step
 
@@ -172,7 +174,7 @@ def test_where_pages_are_not_padded_the_rows_have_few_shapes(torch_port):
     """What only depends on rows: the layers' first and last part, and the head."""
     buckets = buckets_of(pad_pages=False)
     model = torch_port.Qwen3ModelWeek3(random_checkpoint(torch_port, CASE), "device")
-    runner, shapes = torch_port.packed_runner(model, BLOCKS, PAGE, buckets=buckets), set()
+    runner, shapes = packed_runner(torch_port, model, BLOCKS, PAGE, buckets=buckets), set()
     head = model.head
     model.head = lambda x: shapes.add(tuple(x.shape)) or head(x)
     [layer] = model.layers
@@ -204,7 +206,7 @@ class OnMeta:
         self.shapes: list[tuple[int, ...]] = []
         monkeypatch.setattr(port.backend_module, "start_read", self._start)
         monkeypatch.setattr(port.backend_module, "threads_compute", lambda device: False)
-        self.runner = port.packed_runner(model, BLOCKS, PAGE, buckets=buckets, **options)
+        self.runner = packed_runner(port, model, BLOCKS, PAGE, buckets=buckets, **options)
         self.runner.device = self.runner.sampler.device = "meta"
 
     def _start(self, array):
@@ -253,7 +255,7 @@ class Traced:
 
         self.port, self.traces, self._compile = port, 0, mx.compile
         model = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), "simple")
-        self.runner = port.packed_runner(model, BLOCKS, PAGE, buckets=buckets_of(), capture=self._capture)
+        self.runner = packed_runner(port, model, BLOCKS, PAGE, buckets=buckets_of(), capture=self._capture)
 
     def _capture(self, step):
         self._step, self._compiled = step, self._compile(self._traced)
@@ -289,7 +291,7 @@ def test_a_warm_up_changes_the_pad_page_alone(backend):
     """And tells how far it is."""
     port = Port("tiny_llm_ref", backend, "cpu")
     model = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), "device")
-    runner, told = port.packed_runner(model, BLOCKS, PAGE, buckets=buckets_of()), []
+    runner, told = packed_runner(port, model, BLOCKS, PAGE, buckets=buckets_of()), []
     warm_up(runner, lambda done, total: told.append((done, total)))
     count = len(runner.buckets.warm_up_list())
     assert told == [(done, count) for done in range(1, count + 1)]
@@ -320,7 +322,7 @@ def test_every_answer_is_the_one_without_buckets_and_every_call_has_a_bucket(
     run = model.run
     model.run = lambda batch: met.add(buckets.of(batch)) or run(batch)
     options = {"max_num_batched_tokens": budget, "max_num_seqs": SEQS, "enable_chunked_prefill": chunked}
-    loop = make_loop(policy, model, allocator, buckets=buckets, clock=model.clock, **options)
+    loop = make_loop(serving, policy, model, allocator, buckets=buckets, clock=model.clock, **options)
     made = []
     for number in range(rng.randint(1, 14)):
         prompt = [97] * rng.choice([0, 8, 12]) + [rng.randrange(97, 120) for _ in range(rng.randint(1, 24))]
@@ -358,7 +360,13 @@ def test_ladders_that_are_too_short_are_one_line(options, says):
     model = FakePackedModel(BlockAllocator(BLOCKS, PAGE), Sampled, max_model_len=LEN)
     with pytest.raises(ValueError) as refused:
         make_loop(
-            "hybrid", model, model.allocator, max_num_batched_tokens=BUDGET, max_num_seqs=SEQS, **options
+            serving,
+            "hybrid",
+            model,
+            model.allocator,
+            max_num_batched_tokens=BUDGET,
+            max_num_seqs=SEQS,
+            **options,
         )
     assert str(refused.value).startswith(says) and "\n" not in str(refused.value)
 
@@ -367,7 +375,7 @@ def test_a_budget_that_is_lowered_while_it_runs_stops_nobody():
     """The server's slider may go below the smallest padded chunk: such a chunk is the smallest step there is."""
     model = FakePackedModel(BlockAllocator(BLOCKS, PAGE), Sampled, max_model_len=LEN)
     options = {"max_num_batched_tokens": BUDGET, "max_num_seqs": SEQS, "buckets": buckets_of()}
-    loop = make_loop("hybrid", model, model.allocator, **options)
+    loop = make_loop(serving, "hybrid", model, model.allocator, **options)
     loop.scheduler.max_num_batched_tokens = SEQS
     loop.add(Sequence([97] * 30, ByteTokenizer(), max_seq_len=LEN, sampling=SamplingParams(max_tokens=2)))
     while loop.has_work_remaining():

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from support.cold import FakeFolder
-from tiny_llm_engine.engine_options import EngineOptions
 from tiny_llm_extensions.cold_blocks import block_folder, cold_store
 from tiny_llm_extensions.cold_blocks.block_folder import BlockFolder
 from tiny_llm_extensions.cold_blocks.moves import BlockCosts
+from tiny_llm_extensions.engine_options import EngineOptions
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.open_engine import open_engine
 from tiny_llm_ref import SamplingParams

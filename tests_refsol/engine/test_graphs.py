@@ -15,15 +15,18 @@ from torch._dynamo.utils import counters
 from support.replay_emulator import RecordedGraph
 from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint, shape
+from tiny_llm_engine.packed_model import inputs_of
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.repo import MODELS
+from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.graphs.pad_batch import pad_batch
 from tiny_llm_extensions.graphs.padded_steps import warm_up
 from tiny_llm_extensions.graphs.step_shapes import StepShapes
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network
-from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.runners import packed_runner
 from tiny_llm_ref import serving
-from tiny_llm_ref.serving import PackedBatch, PackedInputs, SamplingParams, inputs_of, make_buckets
+from tiny_llm_ref.serving import PackedBatch, PackedInputs, SamplingParams, flat_blocks, make_buckets
 
 LAYERS, PAGE, BLOCKS = 2, 8, 12
 
@@ -89,7 +92,7 @@ def model_of(port, attention="tiled", **changes):
     port.seed(0)
     model = port.Qwen3ModelWeek3(checkpoint, attention=attention, **changes)
     if attention == "device":
-        port.given.use_packed_kernels(model)
+        given_of(port).use_packed_kernels(model)
     return model
 
 
@@ -109,8 +112,8 @@ def mixed_batch(chunk: int, context: int = 13) -> PackedBatch:
 
 
 def runner_of(port, model, kept, **options):
-    return port.packed_runner(
-        model, BLOCKS, PAGE, on_logits=lambda rows, logits: kept.append(logits), **options
+    return packed_runner(
+        port, model, BLOCKS, PAGE, on_logits=lambda rows, logits: kept.append(logits), **options
     )
 
 
@@ -127,7 +130,7 @@ def logits_of(port, model, batches, **options):
 
 @pytest.mark.parametrize("context", [0, 13])
 def test_flat_inputs_are_the_inputs_again(context):
-    inputs = inputs_of(mixed_batch(5, context), PAGE, BLOCKS, 4)
+    inputs = inputs_of(mixed_batch(5, context), PAGE, BLOCKS, 4, flat_blocks)
     flat = inputs.flatten()
     assert PackedInputs.of(flat) == inputs
     assert len(flat) == 26 and all(part is None or isinstance(part, list) for part in flat)
@@ -141,14 +144,14 @@ def test_compiled_parts_compute_what_the_layers_compute(port, compiler):
     batches = [mixed_batch(1), mixed_batch(6), mixed_batch(9)]
     model = model_of(port)
     expected = logits_of(port, model, batches)
-    actual = logits_of(port, port.given.compile_model(model, "cpu", 3), batches)
+    actual = logits_of(port, given_of(port).compile_model(model, "cpu", 3), batches)
     for one, other in zip(actual, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
 
 
 def test_a_cpu_has_two_graphs_per_part_for_all_layers_and_all_numbers_of_rows(torch_port, compiler, graphs):
     """One row is a graph of its own, because a compiler takes 1 for a constant."""
-    model = torch_port.given.compile_model(model_of(torch_port), "cpu", 3)
+    model = given_of(torch_port).compile_model(model_of(torch_port), "cpu", 3)
     runner = runner_of(torch_port, model, [])
     parts = len(graphs.PARTS["cpu"])
     for count, expected in ((1, parts), (2, 2 * parts)):
@@ -173,7 +176,7 @@ def test_attention_of_decodes_on_a_cpu_has_two_graphs(torch_port, compiler, grap
     """One for one request, and one for any number of any length: the warm-up has met both."""
     model = model_of(torch_port, "device")
     compiled, eager = [], []
-    runner = runner_of(torch_port, torch_port.given.compile_model(model, "cpu", 3), compiled)
+    runner = runner_of(torch_port, given_of(torch_port).compile_model(model, "cpu", 3), compiled)
     each = len(graphs.PARTS["cpu"]) + 1
     for count, expected in ((1, each), (2, 2 * each)):
         runner.run(pad_batch(serving, BLOCKS, PAGE, [(1, 2)] * count))
@@ -193,7 +196,7 @@ def test_attention_of_decodes_on_a_cpu_has_two_graphs(torch_port, compiler, grap
 
 def test_a_gpu_compiles_a_part_for_one_row_and_for_any_other_number(torch_port, compiler, graphs):
     """One compilation per number of rows took 115 s for the small model on an H200; only captured steps differ."""
-    model = torch_port.given.compile_model(model_of(torch_port), "cuda", 8)
+    model = given_of(torch_port).compile_model(model_of(torch_port), "cuda", 8)
     buckets = make_buckets("exponential", 8, 2, 24, PAGE, pad_pages=False)
     runner = runner_of(torch_port, model, [], buckets=buckets)
     warm_up(runner)
@@ -212,7 +215,7 @@ def test_a_mixture_that_reads_its_counts_is_compiled_and_not_captured(
 ):
     """Its first layer is dense, and has a part more to compile than those with experts."""
     seen, answers, greedy = [], [], SamplingParams(temperature=0.0, max_tokens=4)
-    monkeypatch.setattr(torch_port.given, "capture_step", lambda step, *_: seen.append(step) or step)
+    monkeypatch.setattr(given_of(torch_port), "capture_step", lambda step, *_: seen.append(step) or step)
     network, tokenizer = load_network(torch_port, MODELS / name, "week3")
     for eager in (True, False):
         with LLM.of(torch_port, network, tokenizer, num_blocks=4, enforce_eager=eager) as llm:
@@ -227,7 +230,7 @@ def test_every_part_of_an_hpu_is_a_graph_per_shape_and_never_breaks(torch_port, 
     model.packed_mask = partial(fused.fused_mask, torch_port.solution)
     for layer in model.layers:
         layer.packed_attention = partial(fused.attend_fused, torch_port.solution)
-    model = torch_port.given.compile_model(model, "hpu", 8)
+    model = given_of(torch_port).compile_model(model, "hpu", 8)
     runner = runner_of(torch_port, model, [])
     parts = len(graphs.PARTS["hpu"]) + len(graphs.MODEL_PARTS["hpu"])
     for chunk, context, expected in ((3, 13, parts), (3, 9, parts), (5, 13, 2 * parts)):
@@ -242,7 +245,7 @@ def test_a_cpu_without_bf16_units_compiles_its_products_in_float32_too(
     """What the processor has is a constant to the compiler; the product changes with the number of rows."""
     monkeypatch.setattr(products, "_has_bf16_units", lambda: False)
     port = Port("tiny_llm_ref", "torch", "cpu", "bfloat16")
-    model = port.given.compile_model(model_of(port), "cpu", 3)
+    model = given_of(port).compile_model(model_of(port), "cpu", 3)
     runner = runner_of(port, model, [])
     for count in (1, 2, 14):
         runner.run(pad_batch(serving, BLOCKS, PAGE, [(count, 0)]))
@@ -252,14 +255,14 @@ def test_a_cpu_without_bf16_units_compiles_its_products_in_float32_too(
 def test_the_limit_of_recompilations_is_raised_to_the_number_of_shapes(torch_port, compiler, graphs):
     """Beyond it Dynamo runs a part as it is, and says so only in a log."""
     with torch._dynamo.config.patch(recompile_limit=2, accumulated_recompile_limit=2):
-        torch_port.given.compile_model(model_of(torch_port), "cpu", 3)
+        given_of(torch_port).compile_model(model_of(torch_port), "cpu", 3)
         assert torch._dynamo.config.recompile_limit == 12
         assert torch._dynamo.config.accumulated_recompile_limit == 96
 
 
 def test_the_model_that_is_compiled_stays_as_it_is(port, compiler):
     model = model_of(port)
-    made = port.given.compile_model(model, "cpu", 1)
+    made = given_of(port).compile_model(model, "cpu", 1)
     assert "project_in" in vars(made.layers[0]) and "project_in" not in vars(model.layers[0])
     assert made.embedding is model.embedding
 
@@ -282,7 +285,7 @@ def test_plain_weights_are_freed_one_by_one(monkeypatch, compiler, products):
         return pack(w, bias)
 
     monkeypatch.setattr(products.PackedLinear, "of", packed)
-    made = port.given.compile_model(model, "cpu", 1)
+    made = given_of(port).compile_model(model, "cpu", 1)
     assert alive == list(range(len(plain), 0, -1))
     batches = [mixed_batch(1), mixed_batch(6)]
     for one, other in zip(logits_of(port, made, batches), logits_of(port, model, batches), strict=True):
@@ -295,7 +298,7 @@ def test_plain_weights_are_freed_one_by_one(monkeypatch, compiler, products):
 def test_a_missing_compiler_is_one_line_that_names_it(port, monkeypatch):
     module = importlib.import_module(f"tiny_llm_extensions.graphs.{port.name}.graphs")
     monkeypatch.setattr(module.shutil, "which", lambda name: None)
-    line = port.given.cannot_compile("cpu")
+    line = given_of(port).cannot_compile("cpu")
     assert "needs" in line and "install" in line and "g++" in line and "\n" not in line
 
 
@@ -305,7 +308,7 @@ def test_nothing_is_missing_where_there_is_a_compiler(port, monkeypatch, tmp_pat
     if port.name == "torch":
         (tmp_path / "Python.h").touch()
         monkeypatch.setattr(module.sysconfig, "get_path", lambda name: str(tmp_path))
-    assert port.given.cannot_compile("cpu") is None
+    assert given_of(port).cannot_compile("cpu") is None
 
 
 @pytest.mark.parametrize("missing", ["triton", "Python.h"])
@@ -370,7 +373,7 @@ def test_cuda_graphs_replay_the_step_and_share_their_memory(torch_port, cuda):
     made = []
 
     def capture(forward):
-        made.append(torch_port.given.capture_step(forward, "cuda", 2))
+        made.append(given_of(torch_port).capture_step(forward, "cuda", 2))
         return made[0]
 
     actual = logits_of(torch_port, model, batches, capture=capture)
@@ -383,20 +386,20 @@ def test_a_cpu_and_mlx_capture_nothing(port):
     def step(*arrays):
         return arrays
 
-    assert port.given.capture_step(step, "cpu", 3) is step
+    assert given_of(port).capture_step(step, "cpu", 3) is step
 
 
 def test_lazy_mode_captures_the_step_and_compiles_no_part(torch_port, monkeypatch, hpu):
     monkeypatch.setattr(hpu, "detect", lambda: hpu.Detection(True, True, ""))
     monkeypatch.setattr(hpu, "wrap_in_graph", lambda step, count: ("wrapped", step, count))
     model = model_of(torch_port)
-    assert torch_port.given.compile_model(model, "hpu", 3) is model
-    assert torch_port.given.capture_step(len, "hpu", 3) == ("wrapped", len, 3)
+    assert given_of(torch_port).compile_model(model, "hpu", 3) is model
+    assert given_of(torch_port).capture_step(len, "hpu", 3) == ("wrapped", len, 3)
 
 
 def test_compile_mode_captures_nothing(torch_port, monkeypatch, hpu):
     monkeypatch.setattr(hpu, "detect", lambda: hpu.Detection(True, False, ""))
-    assert torch_port.given.capture_step(len, "hpu", 3) is len
+    assert given_of(torch_port).capture_step(len, "hpu", 3) is len
 
 
 def test_long_steps_run_without_a_graph(port):
@@ -445,6 +448,6 @@ def test_inductor_compiles_the_parts(dtype, tmp_path, monkeypatch):
     batches = [pad_batch(serving, BLOCKS, PAGE, [(1, 2)]), mixed_batch(9), decodes(16, 2, 4, 20)]
     model = model_of(port, "device")
     expected = logits_of(port, model, batches)
-    actual = logits_of(port, port.given.compile_model(model, "cpu", 2), batches)
+    actual = logits_of(port, given_of(port).compile_model(model, "cpu", 2), batches)
     for one, other in zip(actual, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4 if dtype == "float32" else 0.1)

@@ -25,13 +25,15 @@ from tiny_llm_course.address import Task
 from tiny_llm_course.trace.serve import EndlessTokenizer
 from tiny_llm_engine import progress_bar
 from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.engine_options import EngineOptions
+from tiny_llm_engine.llm import PLAIN
 from tiny_llm_engine.models.chat_template import ChatTemplate
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.repo import ROOT
+from tiny_llm_extensions.engine_options import EngineOptions
+from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.graphs.step_shapes import keep_compiled, will_compile
-from tiny_llm_extensions.llm import LLM, PLAIN
+from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network
-from tiny_llm_extensions.port import Port
 from tiny_llm_extensions.profiling.step_timer import StepTimer
 from tiny_llm_ref import SamplingParams
 
@@ -69,7 +71,7 @@ def quick_compiler(loaded, monkeypatch):
         torch._dynamo.reset()
         compiled = torch.compile
         monkeypatch.setattr(torch, "compile", lambda part, **options: compiled(part, backend="eager"))
-        monkeypatch.setattr(loaded[0].given, "cannot_compile", lambda device: None)
+        monkeypatch.setattr(given_of(loaded[0]), "cannot_compile", lambda device: None)
 
 
 def texts(outputs) -> list[str]:
@@ -863,7 +865,7 @@ ENDLESS = SamplingParams(max_tokens=99, ignore_eos=True)
 
 
 def test_every_option_is_in_this_table():
-    assert list(EFFECTS) == [each.name for each in fields(EngineOptions)]
+    assert EFFECTS.keys() == {each.name for each in fields(EngineOptions)}
 
 
 @pytest.mark.parametrize(
@@ -966,7 +968,7 @@ def test_a_compiled_model_gives_the_same_answers(make, quick_compiler):
     assert compiled.engine.setup_seconds > eager.engine.setup_seconds
     assert compiled.engine.extensions["shapes"].num_shapes > 1
     assert texts(compiled.generate(PROMPTS, SIX)) == texts(eager.generate(PROMPTS, SIX))
-    sizes = compiled.engine.port.given.fixed_sizes("cpu")
+    sizes = given_of(compiled.engine.port).fixed_sizes("cpu")
     assert (compiled.engine.runner.buckets is not None) == ("tokens" in sizes)
     assert compiled.padding_waste.page_share == 0
     free = compiled.engine.allocator
@@ -977,18 +979,21 @@ def test_a_compiled_model_gives_the_same_answers(make, quick_compiler):
 def test_where_it_gains_most_a_model_is_compiled_by_default(loaded, monkeypatch, device):
     port = copy(loaded[0])
     monkeypatch.setattr(port, "device", device)
-    monkeypatch.setattr(port.given, "cannot_compile", lambda device: None)
+    monkeypatch.setattr(given_of(port), "cannot_compile", lambda device: None)
     assert will_compile(port, None) and will_compile(port, False) and not will_compile(port, True)
 
 
 def test_a_missing_compiler_is_told_before_serving(make, loaded, monkeypatch):
     """With None the engine goes on without one, and says so."""
-    monkeypatch.setattr(loaded[0].given, "cannot_compile", lambda device: "a compiler is missing: install it")
+    port = copy(loaded[0])
+    for each in (loaded[0], port):
+        monkeypatch.setattr(
+            given_of(each), "cannot_compile", lambda device: "a compiler is missing: install it"
+        )
     with pytest.raises(ValueError) as refused:
         make(enforce_eager=False)
     assert "enforce_eager=False: a compiler is missing: install it" in str(refused.value)
     assert "\n" not in str(refused.value)
-    port = copy(loaded[0])
     monkeypatch.setattr(port, "device", "cuda")
     with pytest.warns(UserWarning, match="nothing is compiled, .* a compiler is missing: install it"):
         assert not will_compile(port, None)

@@ -23,10 +23,10 @@ from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.backends.logits_processors import LogitsProcessors
 from tiny_llm_engine.backends.seeded_sampling import SeededSampler
 from tiny_llm_engine.models.tokenizer import load_tokenizer
+from tiny_llm_engine.port import Port
 from tiny_llm_extensions.grammars.grammar import FUEL_BYTES, KEPT, LIMITS, Grammars
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network
-from tiny_llm_extensions.port import Port
 from tiny_llm_ref.serving import SamplingParams, StopStrings, StructuredOutputsParams
 from tiny_llm_server.background_server import BackgroundServer
 from tiny_llm_server.server import create_app

@@ -15,19 +15,21 @@ from models.eval.evaluated_models import week_2_logits
 from support.close import assert_close
 from support.lockstep import LockstepError, LockstepGroup
 from support.ranks import CHATS, TIGHT
+from tiny_llm_engine.loading import Loading, load_checkpoint
 from tiny_llm_engine.models.config import read_config
 from tiny_llm_engine.models.files import CheckpointError
 from tiny_llm_engine.models.quantization import WeightQuantizer
 from tiny_llm_engine.models.tokenizer import load_tokenizer
 from tiny_llm_engine.models.weights.rank_parts import RankPart, StagePart, check_ranks
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.repo import MODELS
 from tiny_llm_extensions.gaudi import hpu_mixture
+from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.job import Job
 from tiny_llm_extensions.kernels.torch.expert_weights import has_grouped_kernel
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.load_job import network_of
-from tiny_llm_extensions.loading import Loading, load_checkpoint, load_network
-from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.loading import load_network
 from tiny_llm_ref import SamplingParams
 
 FOLDER, DENSE = MODELS / "tiny-qwen3-moe", MODELS / "tiny-qwen3"
@@ -156,9 +158,9 @@ def test_packed_experts_give_the_answers_of_plain_ones(b):
     """In every layout that the products of this machine have."""
     port = Port("ref", b.name, "cpu", "bfloat16")
     expected = texts(LLM.of(port, *load_network(port, FOLDER, "week3"), cpu_products="usual", **TIGHT))
-    for layout in {way.layout for way in port.given.product_ways().values()}:
+    for layout in {way.layout for way in given_of(port).product_ways().values()}:
         network, tokenizer = load_network(port, FOLDER, "week3")
-        port.given.use_products(network, layout, ("matrix",) * 4)
+        given_of(port).use_products(network, layout, ("matrix",) * 4)
         found = texts(LLM.of(port, network, tokenizer, cpu_products="usual", **TIGHT))
         assert found == expected, layout
 
@@ -225,7 +227,7 @@ def test_mlx_multiplies_quantised_experts_in_one_call(mlx_port, rng):
         b.quantize_matrix(b.array(rng.normal(size=(10, 64)), "float32"), 32, bits=4) for _ in range(3)
     ]
     x, counts = b.array(rng.normal(size=(7, 64)), "float32"), b.array([2, 0, 5])
-    one_call = b.grouped_product(x, mixture._stack_quantized(matrices), counts)
+    one_call = b.grouped_matmul(x, mixture._stack_quantized(matrices), counts)
     by_expert = b.grouped_product_by_expert(x, matrices, counts)
     assert_close(b.numpy(one_call), b.numpy(by_expert), atol=1e-4, idea="one call")
 

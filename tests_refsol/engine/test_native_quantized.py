@@ -15,11 +15,13 @@ from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_engine.models.checkpoint import Checkpoint
 from tiny_llm_engine.models.config import Quantization
 from tiny_llm_engine.models.quantization import EMBEDDING, WeightQuantizer
+from tiny_llm_engine.port import Port
+from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.job import Job
 from tiny_llm_extensions.llm import LLM
-from tiny_llm_extensions.load_job import rounds_of
-from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.load_job import rounded_of
 from tiny_llm_extensions.profiling import product_choice, quantized_choice
+from tiny_llm_extensions.profiling.quantized_choice import ActivationChoice
 
 pytestmark = pytest.mark.tool("c++")
 
@@ -71,7 +73,7 @@ def rounded(x, group_size):
 def test_a_product_is_that_of_rounded_activations(port, native, rng, bits, group_size, dtype, shape):
     w = quantized(port, rng, 37, 256, group_size, bits, dtype)
     x, bias = port.array(rng.normal(size=shape), dtype), port.array(rng.normal(size=37), dtype)
-    out = port.given.native_quantized(w)(x, bias)
+    out = given_of(port).native_quantized(w)(x, bias)
     expected = rounded(port.numpy(x), group_size) @ port.numpy(dense(port, w)).astype(float).T
     assert out.dtype == x.dtype and tuple(out.shape) == (*shape[:-1], 37)
     # A number halfway between two steps may become either.
@@ -85,7 +87,7 @@ def test_16_bits_keep_what_bytes_lose(port, native, rng, bits, group_size, dtype
     """Against x itself, where bytes alone are a hundred times less exact; and y is rounded."""
     w = quantized(port, rng, 37, 256, group_size, bits, dtype)
     x, bias = port.array(rng.normal(size=(rows, 256)), dtype), port.array(rng.normal(size=37), dtype)
-    out = port.given.native_quantized(w, x_bits=16)(x, bias)
+    out = given_of(port).native_quantized(w, x_bits=16)(x, bias)
     expected = port.numpy(x).astype(float) @ port.numpy(dense(port, w)).astype(float).T + port.numpy(bias)
     off = np.linalg.norm(port.numpy(out).astype(float) - expected, axis=-1) / np.linalg.norm(
         expected, axis=-1
@@ -94,7 +96,7 @@ def test_16_bits_keep_what_bytes_lose(port, native, rng, bits, group_size, dtype
 
 
 def test_rows_that_do_not_follow_each_other_are_copied(port, native, rng):
-    w = port.given.native_quantized(quantized(port, rng))
+    w = given_of(port).native_quantized(quantized(port, rng))
     x = rng.normal(size=(4, 512))
     found, expected = w(port.array(x, "float32")[:, ::2]), w(port.array(x[:, ::2].copy(), "float32"))
     assert_close(port.numpy(found), port.numpy(expected), **EXACT, idea="strides")
@@ -104,7 +106,7 @@ def test_rows_that_do_not_follow_each_other_are_copied(port, native, rng):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_rows_are_those_of_day_2_2(port, native, rng, bits, group_size, dtype):
     w, ids = quantized(port, rng, 37, 256, group_size, bits, dtype), np.array([[0, 36, 7], [7, 16, 15]])
-    rows = port.given.native_quantized(w).rows(port.array(ids))
+    rows = given_of(port).native_quantized(w).rows(port.array(ids))
     assert rows.dtype == w.scales.dtype
     assert_close(port.numpy(rows), port.numpy(dense(port, w))[ids], **EXACT, idea="rows of the table")
 
@@ -112,7 +114,7 @@ def test_rows_are_those_of_day_2_2(port, native, rng, bits, group_size, dtype):
 @pytest.mark.parametrize("bits", [4, 8])
 def test_a_joined_matrix_has_the_outputs_of_all(port, native, rng, bits):
     Matrix = native.NativeQuantizedMatrix
-    parts = [port.given.native_quantized(quantized(port, rng, rows, bits=bits)) for rows in (32, 16, 48)]
+    parts = [given_of(port).native_quantized(quantized(port, rng, rows, bits=bits)) for rows in (32, 16, 48)]
     joined, x = Matrix.joined(parts), port.array(rng.normal(size=(5, 256)), "bfloat16")
     expected = np.concatenate([port.numpy(part(x)) for part in parts], axis=-1)
     assert_close(port.numpy(joined(x)), expected, **EXACT, idea="the outputs of all parts")
@@ -121,15 +123,15 @@ def test_a_joined_matrix_has_the_outputs_of_all(port, native, rng, bits):
 
 def test_what_cannot_be_joined_is_one_line(port, native, rng):
     Matrix = native.NativeQuantizedMatrix
-    one = port.given.native_quantized(quantized(port, rng))
+    one = given_of(port).native_quantized(quantized(port, rng))
     others = {"rows": 40}, {"columns": 128}, {"group_size": 32}, {"bits": 8}, {"dtype": "float32"}
     for other in others:
         with pytest.raises(ValueError, match="cannot be joined"):
-            Matrix.joined([one, port.given.native_quantized(quantized(port, rng, **other))])
+            Matrix.joined([one, given_of(port).native_quantized(quantized(port, rng, **other))])
 
 
 def test_what_cannot_be_multiplied_is_an_error_before_the_call(port, native, rng):
-    w = port.given.native_quantized(quantized(port, rng))
+    w = given_of(port).native_quantized(quantized(port, rng))
     wrong = [port.array(np.ones((2, 255)), "bfloat16"), port.array(np.ones((2, 256)), "float16")]
     if port.name == "torch":  # MLX's arrays are on no device
         wrong.append(port.array(np.ones((2, 256)), "float32").to("meta"))
@@ -148,7 +150,7 @@ def test_what_cannot_be_multiplied_is_an_error_before_the_call(port, native, rng
 def test_float16_scales_stay_as_they_are(port, native, rng, bits, dtype):
     """16 + 16 bits for 32 numbers; rows are computed in float32, and rounded once to the type of the model."""
     w, matrix = in_float16(port, rng, 48, 96, bits, dtype)
-    packed = port.given.native_quantized(w)
+    packed = given_of(port).native_quantized(w)
     assert packed.nbytes == 48 * 96 * (bits + 1) / 8
     assert packed.dtype == port.dtype(dtype)
     rows = port.embedding_of(48, 96, packed)(port.array(np.arange(48)))
@@ -163,7 +165,7 @@ def test_float16_scales_cost_nothing_beside_rounded_activations(port, native, rn
     """Against the matrix in float64: x rounded to bytes, and an output rounded once, are the whole error."""
     w, matrix = in_float16(port, rng, 48, 96, bits, dtype)
     x = port.array(rng.normal(size=(rows, 96)), dtype)
-    found = port.numpy(port.given.native_quantized(w)(x)).astype(float)
+    found = port.numpy(given_of(port).native_quantized(w)(x)).astype(float)
     expected = rounded(port.numpy(x), 32) @ matrix.T
     off = np.linalg.norm(found - expected) / np.linalg.norm(expected)
     assert off < (1e-5 if dtype == "float32" else 2**-8)
@@ -171,12 +173,12 @@ def test_float16_scales_cost_nothing_beside_rounded_activations(port, native, rn
 
 def test_matrices_of_another_type_are_not_joined(port, native, rng):
     originals = (in_float16(port, rng, 16, 96, 4, dtype)[0] for dtype in ("bfloat16", "float32"))
-    one, other = map(port.given.native_quantized, originals)
+    one, other = map(given_of(port).native_quantized, originals)
     with pytest.raises(
         ValueError, match=r"float32 in 4 bits.* and .*bfloat16 in 4 bits.* scales in .*float16"
     ):
         native.NativeQuantizedMatrix.joined([one, other])
-    scaled_in_bf16 = port.given.native_quantized(quantized(port, rng, 16, 96, group_size=32))
+    scaled_in_bf16 = given_of(port).native_quantized(quantized(port, rng, 16, 96, group_size=32))
     with pytest.raises(ValueError, match="cannot be joined"):
         native.NativeQuantizedMatrix.joined([one, scaled_in_bf16])
     assert native.NativeQuantizedMatrix.joined([one, one]).dtype == port.dtype("bfloat16")
@@ -186,7 +188,7 @@ def test_packing_holds_few_rows_in_bytes(port, native, rng):
     """NumPy's memory alone: beside the packed matrix, which is the port's."""
     w = quantized(port, rng, 16384, 64)
     tracemalloc.start()
-    port.given.native_quantized(w)
+    given_of(port).native_quantized(w)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 16384 * 64 / 2
@@ -197,7 +199,9 @@ def test_a_table_has_one_form(port, rng, bits):
     """Rows and scores of a tied table: the bytes of its words, and no words."""
     w = quantized(port, rng, bits=bits)
     config = SimpleNamespace(tie_word_embeddings=True, quantization=Quantization(group_size=64, bits=bits))
-    held = WeightQuantizer(port, None, lambda bits: "int8").keep(EMBEDDING, w.parts, config, "bfloat16")
+    held = WeightQuantizer(port, None, ActivationChoice(port, "int8")).keep(
+        EMBEDDING, w.parts, config, "bfloat16"
+    )
     embedding = port.embedding_of(48, 256, held)
     ids, x = np.array([[0, 47], [7, 7]]), port.array(rng.normal(size=(2, 3, 256)), "float32")
     table = port.numpy(dense(port, w))
@@ -236,7 +240,7 @@ def forget(port):
 
     def ask_again():
         for name in ("problem", "multiply_addresses"):
-            vars(port.given.kernels.quantized_product).pop(name, None)
+            vars(given_of(port).kernels.quantized_product).pop(name, None)
 
     ask_again()
     yield ask_again
@@ -256,9 +260,11 @@ def test_a_measurement_has_all_ways_and_every_number_of_rows(monkeypatch, port):
 
 def test_each_kind_of_matrix_is_measured_once(port, measured):
     for _ in "ab":
-        rounds = quantized_choice.activation_choice(port, None)
+        rounds = quantized_choice.activation_choice(port, None).rounds
         assert (rounds(4), rounds(8)) == ("int16", "")
-    assert quantized_choice.activation_choice(Port("tiny_llm_ref", port.name, "cpu", "float32"), None)(4)
+    assert quantized_choice.activation_choice(Port("tiny_llm_ref", port.name, "cpu", "float32"), None).rounds(
+        4
+    )
     assert measured == [("bfloat16", 4), ("bfloat16", 8), ("float32", 4)]
 
 
@@ -287,12 +293,12 @@ DECISIONS = [
 def test_who_decides(monkeypatch, port, measured, variable, options, expected):
     monkeypatch.setenv(product_choice.VARIABLE, variable)
     job = Job("tiny_llm_ref", port.name, "cpu", "bfloat16", "tiny-qwen3", "4bit", engine_options=options)
-    assert rounds_of(job, port)(4) == expected
+    assert rounded_of(job, port).rounds(4) == expected
 
 
 def test_a_plain_model_measures_nothing_and_rounds_nothing(port, measured):
     job = Job("tiny_llm_ref", port.name, "cpu", "bfloat16", "tiny-qwen3", None)
-    assert rounds_of(job, port) is None and not measured
+    assert rounded_of(job, port) is None and not measured
     with pytest.raises(ValueError, match='activations is "int8", and no weight is quantised: quantise'):
         LLM(activations="int8", backend=port.name, device="cpu")
 
@@ -309,16 +315,16 @@ def test_without_a_kernel_there_is_todays_arithmetic_or_one_line(
 ):
     monkeypatch.setenv("TINY_LLM_NATIVE", "0")
     port = Port("tiny_llm_ref", port.name, "cpu", dtype)
-    assert not quantized_choice.activation_choice(port, None)(4) and not measured
-    assert list(port.given.quantized_ways()) == ["usual"]
+    assert not quantized_choice.activation_choice(port, None).rounds(4) and not measured
+    assert list(given_of(port).quantized_ways()) == ["usual"]
     with pytest.raises(ValueError, match=f'activations is "int8", and .*{says}; leave activations out'):
         LLM(quantization="4bit", activations="int8", backend=port.name, device="cpu", dtype=dtype)
 
 
 def test_a_blank_kernel_is_no_choice(monkeypatch, port, measured, forget):
-    kernel = port.given.kernels.quantized_product
+    kernel = given_of(port).kernels.quantized_product
     monkeypatch.setitem(vars(kernel), "multiply_addresses", lambda *arguments: 3)
-    assert not quantized_choice.activation_choice(port, None)(4) and not measured
+    assert not quantized_choice.activation_choice(port, None).rounds(4) and not measured
     with pytest.raises(ValueError, match="week 4 day 1 task 3: multiply_group; leave activations out"):
         quantized_choice.activation_choice(port, "int8")
 
@@ -342,15 +348,15 @@ def test_logits_differ_by_the_rounding_alone(port, is_native, rng, bits, dtype, 
     case = small_model(3, tie_word_embeddings=tied, hidden_size=64, intermediate_size=128, **heads)
     plain = random_checkpoint(port, case, dtype).weights
     models = []
-    for rounds in (None, lambda bits: "int8"):
-        quantizer = WeightQuantizer(port, bits, rounds)
+    for rounded in (None, ActivationChoice(port, "int8")):
+        quantizer = WeightQuantizer(port, bits, rounded)
         weights = {
             name: quantizer.quantize(name, array, case.config) if len(array.shape) == 2 else array
             for name, array in plain.items()
         }
         models.append(port.Qwen3ModelWeek3(Checkpoint(case.config, weights), attention="device"))
-        port.given.use_packed_kernels(models[-1])
-        port.given.use_native_layers(models[-1])
+        given_of(port).use_packed_kernels(models[-1])
+        given_of(port).use_native_layers(models[-1])
     expected = port.name == "torch" and head_dim == 32
     assert [is_native(model.layers[0]) for model in models] == [False, expected]
     if head_dim == 32:
@@ -383,10 +389,10 @@ def test_a_layer_joins_neighbours_of_one_kind(port, native, rng, kinds, products
 
     def weight(kind, rows):
         if kind == "p":
-            return port.given.native_matrix(port.array(rng.normal(size=(rows, 256))))
+            return given_of(port).native_matrix(port.array(rng.normal(size=(rows, 256))))
         if kind == "h":
-            return port.given.native_quantized(in_float16(port, rng, rows, 256, 4, "float32")[0])
-        return port.given.native_quantized(quantized(port, rng, rows, bits=int(kind)))
+            return given_of(port).native_quantized(in_float16(port, rng, rows, 256, 4, "float32")[0])
+        return given_of(port).native_quantized(quantized(port, rng, rows, bits=int(kind)))
 
     weights = [weight(kind, rows) for kind, rows in zip(kinds, (48, 16, 32), strict=True)]
     weights[1] = port.linear_layer(weights[1], port.array(rng.normal(size=16)))
@@ -407,13 +413,13 @@ def test_a_model_may_have_4_and_8_bits(port, is_native, rng, dtype):
     for name, array in weights.items():
         bits = 8 if any(part in name for part in ("v_proj", "up_proj", "embed")) else 4
         if len(array.shape) == 2:
-            quantizer = WeightQuantizer(port, bits, lambda bits: "int8")
+            quantizer = WeightQuantizer(port, bits, ActivationChoice(port, "int8"))
             weights[name] = quantizer.quantize(name, array, case.config)
     checkpoint = Checkpoint(case.config, weights)
     models = [port.Qwen3ModelWeek3(checkpoint, attention="device") for _ in range(2)]
     for model in models:
-        port.given.use_packed_kernels(model)
-    port.given.use_native_layers(models[1])
+        given_of(port).use_packed_kernels(model)
+    given_of(port).use_native_layers(models[1])
     assert [is_native(model.layers[0]) for model in models] == [False, port.name == "torch"]
     # An activation halfway between two bytes may become either.
     assert relative_error(port, rng, models) < LARGEST_ERROR
@@ -445,7 +451,7 @@ def test_a_compiled_product_is_the_eager_one(port, native, rng, scales):
         graphs.append(str(graph.graph))
         return graph
 
-    w = port.given.native_quantized(
+    w = given_of(port).native_quantized(
         quantized(port, rng) if scales == "bfloat16" else in_float16(port, rng, 48, 256, 4, "bfloat16")[0]
     )
     compiled = torch.compile(lambda x: w(x), backend=keep, fullgraph=True)

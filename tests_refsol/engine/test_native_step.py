@@ -10,8 +10,9 @@ import torch
 from support.packed import PackedServing
 from tests_refsol.engine import native_cases
 from tests_refsol.engine.native_cases import FAMILIES, HEADS, KINDS, decoded
+from tiny_llm_engine.port import Port
+from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.kernels.torch import large_pages, native_step, products
-from tiny_llm_extensions.port import Port
 
 pytestmark = [pytest.mark.tool("c++"), pytest.mark.port("torch")]
 
@@ -127,7 +128,7 @@ def test_the_last_norm_is_a_kernel_and_small_matrices_are_in_one_array(port, nat
 
 def test_matrices_are_moved_one_by_one(port):
     """So that memory never holds two copies of them."""
-    of = port.given.native_matrix
+    of = given_of(port).native_matrix
     weights = [Watched((of(torch.ones(16, 32)), None) for _ in range(3)) for _ in range(2)]
     watched = [ref(matrix.lines) for each in weights for matrix, _ in each]
     for each in weights:

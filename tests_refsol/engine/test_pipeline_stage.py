@@ -6,9 +6,11 @@ import pytest
 from support.lockstep import LockstepGroup
 from support.ranks import stages_of
 from tiny_llm_course.grading.small_models import small_model
+from tiny_llm_engine.loading import Loading, load_checkpoint
 from tiny_llm_engine.models.weights.rank_parts import StagePart
 from tiny_llm_engine.repo import MODELS
-from tiny_llm_extensions.loading import Division, Loading, load_checkpoint, load_network
+from tiny_llm_extensions.loading import load_network
+from tiny_llm_extensions.parallel.division import RankDivision
 
 SHIPPED = MODELS / "tiny-qwen3"
 SHAPE = {"num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6}
@@ -38,7 +40,7 @@ def test_more_stages_than_layers_are_refused(b, s):
     with pytest.raises(
         ValueError, match="pipeline_parallel_size is 5, and the model has 4 layers: give at most 4"
     ):
-        load_network(b, SHIPPED, "week3", Loading(division=Division(group.ranks[1], stages=True)))
+        load_network(b, SHIPPED, "week3", Loading(division=RankDivision(group.ranks[1], stages=True)))
 
 
 def test_a_stage_between_two_others_has_no_table(b, s):

@@ -16,12 +16,13 @@ from support.ranks import logits_of_two_steps
 from tests_refsol.engine.native_cases import FAMILIES
 from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_engine.arrays.layers import DenseLinear
-from tiny_llm_engine.engine_options import EngineOptions
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.repo import MODELS
+from tiny_llm_extensions.engine_options import EngineOptions
+from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.kernels.native.kernel import ProductKernel
 from tiny_llm_extensions.kernels.torch import native_layer
 from tiny_llm_extensions.llm import LLM
-from tiny_llm_extensions.port import Port
 from tiny_llm_extensions.profiling import attention_choice, product_choice
 from tiny_llm_extensions.profiling.attention_choice import has_chunk_kernel
 from tiny_llm_extensions.profiling.product_choice import choice_of, choose_products, measured_seconds
@@ -60,7 +61,7 @@ def with_products(port, products, w, *choice):
     layer = SimpleNamespace(mlp=SimpleNamespace(), wq=port.linear_layer(w), wk=None, wv=None, wo=None)
     config = SimpleNamespace(tie_word_embeddings=False)
     model = SimpleNamespace(layers=[layer], w_lm_head=None, embedding=None, config=config)
-    port.given.use_products(model, *choice)
+    given_of(port).use_products(model, *choice)
     return layer.wq
 
 
@@ -104,7 +105,7 @@ KINDS += [on("mlx", "matrix", marks=[NEEDS_KERNEL]), on("mlx", "native", marks=[
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("rows", [1, 3, 40])
 def test_all_ways_compute_the_same(port, rng, name, biased, rows):
-    way = port.given.product_ways()[name]
+    way = given_of(port).product_ways()[name]
     if way.most_rows is not None and rows > way.most_rows:
         return
     x, w = (port.array(rng.normal(size=shape), "bfloat16") for shape in ((1, rows, 96), (300, 96)))
@@ -206,7 +207,7 @@ def test_a_measurement_has_every_way_and_number_of_rows(monkeypatch, port, ways,
     monkeypatch.setattr(product_choice, "BYTES", dict.fromkeys(product_choice.BYTES, 2**14))
     port.float_dtype = dtype
     found = product_choice.measure(port)
-    has = port.given.product_ways()
+    has = given_of(port).product_ways()
     rows = {name: [1] if name == "vector" else [1, 4, 16, 128] for name in ways if name in has}
     assert {name: sorted(each) for name, each in found.items()} == rows
     assert all(seconds > 0 for each in found.values() for seconds in each.values())
@@ -300,7 +301,7 @@ def test_both_ways_of_a_chunk_compute_the_same(port, rng, past):
     query = port.array(rng.normal(size=(rows, heads, size)), "bfloat16")
     usual, native = (
         port.numpy(way(query, *own, *pages, port.array(slots), 0.2))
-        for way in port.given.chunk_ways().values()
+        for way in given_of(port).chunk_ways().values()
     )
     np.testing.assert_allclose(native, usual, atol=0.03)
 
@@ -311,7 +312,7 @@ def test_chunks_attend_by_what_was_faster(monkeypatch, port, cache, faster, expe
     """Measured once; a file of products is another file."""
     calls, ways = [], {"usual": None, "native": None}
     seconds = {name: {128: 2.0, 1024: 2.0 - (name == faster)} for name in ways}
-    monkeypatch.setattr(port.given, "chunk_ways", lambda: ways)
+    monkeypatch.setattr(given_of(port), "chunk_ways", lambda: ways)
     monkeypatch.setattr(attention_choice, "measure", lambda port: calls.append(port) or seconds)
     assert [has_chunk_kernel(port) for _ in range(2)] == 2 * [expected] and len(calls) == 1
     assert has_chunk_kernel(port, "usual") and len(calls) == 1
@@ -358,9 +359,9 @@ def plain_and_native(port, products, dtype="bfloat16", chunk_kernel=True, **size
     checkpoint = random_checkpoint(port, small_model(3, **sizes), dtype)
     plain, native = (port.Qwen3ModelWeek3(checkpoint, attention="device") for _ in range(2))
     for model in (plain, native):
-        port.given.use_packed_kernels(model)
-    port.given.use_products(native, "native", ("matrix",) * 4)
-    port.given.use_native_layers(native, chunk_kernel)
+        given_of(port).use_packed_kernels(model)
+    given_of(port).use_products(native, "native", ("matrix",) * 4)
+    given_of(port).use_native_layers(native, chunk_kernel)
     return plain, native
 
 
@@ -420,7 +421,7 @@ def test_native_layers_compute_the_same(port, products, rng, monkeypatch, family
         assert type(layer) is native_layer.NativeLayer and len(layer.w_in) == 1
     if compiled:
         monkeypatch.setattr(torch, "compile", lambda part, **options: refuse)
-        native = port.given.compile_model(native, "cpu", 3)
+        native = given_of(port).compile_model(native, "cpu", 3)
     assert_same_logits(port, rng, plain, native)
 
 
@@ -440,7 +441,7 @@ def test_a_compiler_sees_native_products_as_operators(port, products, rng, monke
         return graph
 
     monkeypatch.setattr(torch, "compile", lambda part, **options: compiled(part, backend=note))
-    assert_same_logits(port, rng, plain, port.given.compile_model(native, "cpu", 3))
+    assert_same_logits(port, rng, plain, given_of(port).compile_model(native, "cpu", 3))
     called = {str(node.target) for graph in graphs for node in graph.graph.nodes}
     assert "tiny_llm.native_linear.default" in called
 
@@ -449,17 +450,17 @@ def test_a_compiler_sees_native_products_as_operators(port, products, rng, monke
 def test_mlx_compiles_no_layer_with_a_kernel(port, products):
     """A kernel reads numbers, and a trace has none."""
     plain = port.Qwen3ModelWeek3(random_checkpoint(port, CASE))
-    compiled = port.given.compile_model(plain, "cpu", 1)
+    compiled = given_of(port).compile_model(plain, "cpu", 1)
     assert compiled.layers[0] is not plain.layers[0]
-    port.given.use_products(plain, "native")
-    assert port.given.compile_model(plain, "cpu", 1).layers == plain.layers
+    given_of(port).use_products(plain, "native")
+    assert given_of(port).compile_model(plain, "cpu", 1).layers == plain.layers
 
 
 @pytest.mark.parametrize("attention", [on("torch", "device"), on("mlx", "device")])
 def test_a_head_size_that_the_kernel_has_not_is_gathered(port, products, attention):
     network = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), attention=attention)
     usual = network.packed_mask
-    port.given.use_products(network, "native", ("matrix",) * 4)
+    given_of(port).use_products(network, "native", ("matrix",) * 4)
     assert network.packed_mask is usual, "heads of 8 numbers are no whole line"
 
 
@@ -468,7 +469,7 @@ def test_without_a_compiler_there_are_the_other_ways(monkeypatch, port, products
     monkeypatch.setenv("TINY_LLM_NATIVE", "0")
     forget()
     try:
-        assert "native" not in port.given.product_ways() and "matrix" in port.given.product_ways()
+        assert "native" not in given_of(port).product_ways() and "matrix" in given_of(port).product_ways()
     finally:
         forget()
 
@@ -525,12 +526,12 @@ def test_who_decides(monkeypatch, port, products, cache, seconds, dtype, wanted,
 @pytest.mark.port("mlx")
 def test_mlx_has_nothing_to_choose_on_a_gpu_or_without_a_compiler(monkeypatch, port, products, cache):
     calls = counted(monkeypatch, MLX_PLAIN_WINS)
-    assert list(port.given.product_ways()) == list(BOTH)
+    assert list(given_of(port).product_ways()) == list(BOTH)
     with monkeypatch.context() as on_a_gpu:
         on_a_gpu.setattr(products.mx, "default_device", lambda: "gpu")
-        assert port.given.product_ways() == {}
+        assert given_of(port).product_ways() == {}
     monkeypatch.setattr(ProductKernel, "works", False)
-    assert port.given.product_ways() == {} and product_choice.report(port) == "nothing to choose"
+    assert given_of(port).product_ways() == {} and product_choice.report(port) == "nothing to choose"
     choose_products(port, port.Qwen3ModelWeek3(random_checkpoint(port, CASE)))
     assert not calls and not list(cache.glob("products-*"))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from support.ranks import CHATS
-from tiny_llm_engine.engine_options import EngineOptions
+from tiny_llm_extensions.engine_options import EngineOptions
 from tiny_llm_extensions.kernels.native import NativeKernels, attention, kernel, layers, library
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_ref import SamplingParams

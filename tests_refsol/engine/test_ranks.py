@@ -14,7 +14,9 @@ import pytest
 
 from support.ranks import CHATS, SAMPLINGS, TIGHT
 from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.repo import MODELS
+from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network
 from tiny_llm_extensions.parallel import ranks as ranks_module
@@ -22,7 +24,6 @@ from tiny_llm_extensions.parallel.channel import Channel, step_of
 from tiny_llm_extensions.parallel.meeting_point import Contact, MeetingPoint
 from tiny_llm_extensions.parallel.other_ranks import RankError
 from tiny_llm_extensions.parallel.ranks import Ranks
-from tiny_llm_extensions.port import Port
 from tiny_llm_ref import SamplingParams, serving
 
 MIXTURE = MODELS / "tiny-qwen3-moe"
@@ -222,7 +223,7 @@ def test_a_process_that_cannot_start_is_named():
 @pytest.mark.parametrize("backend", installed_backends())
 def test_a_process_that_was_started_alone_has_no_place(backend):
     port = Port("tiny_llm_ref", backend, "cpu")
-    assert port.given.launched({}) is None
+    assert given_of(port).launched({}) is None
 
 
 def test_torchrun_and_mlx_launch_name_a_place(tmp_path):
@@ -232,5 +233,5 @@ def test_torchrun_and_mlx_launch_name_a_place(tmp_path):
     places = {"torch": (torchrun, 4), "mlx": ({"MLX_RANK": "1", "MLX_HOSTFILE": str(hosts)}, 2)}
     for backend in installed_backends():
         environment, size = places[backend]
-        place = Port("tiny_llm_ref", backend, "cpu").given.launched(environment)
+        place = given_of(Port("tiny_llm_ref", backend, "cpu")).launched(environment)
         assert (place.rank, place.size, place.host) == (1, size, "10.0.0.1")

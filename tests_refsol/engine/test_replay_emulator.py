@@ -9,9 +9,12 @@ import torch
 from support.replay_emulator import RecordedGraph, ReplayEmulator
 from tiny_llm_course.trace.serve import EndlessTokenizer
 from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint, shape
+from tiny_llm_engine.port import Port
 from tiny_llm_extensions.graphs.padded_steps import warm_up
-from tiny_llm_extensions.port import Port
-from tiny_llm_ref.serving import BlockAllocator, SamplingParams, Sequence, make_buckets, make_loop
+from tiny_llm_extensions.make_loop import make_loop
+from tiny_llm_extensions.runners import packed_runner
+from tiny_llm_ref import serving
+from tiny_llm_ref.serving import BlockAllocator, SamplingParams, Sequence, make_buckets
 
 BUDGET, ROWS, LONGEST, PAGE = 16, 4, 64, 8
 
@@ -139,10 +142,11 @@ class Served:
     def __init__(self, port, network, capture, num_blocks=8, padded=True, **options):
         self.allocator = BlockAllocator(num_blocks, PAGE, watermark=0.0)
         buckets = make_buckets("exponential", BUDGET, ROWS, LONGEST, PAGE) if padded else None
-        given = {} if capture is None else {"capture": capture}
-        self.runner = port.packed_runner(network, num_blocks, PAGE, buckets=buckets, **given)
+        given = {} if capture is None else {"capture": lambda step: self._keep(capture(step))}
+        self.runner = packed_runner(port, network, num_blocks, PAGE, buckets=buckets, **given)
         self.kinds: list[str] = []
         self.loop = make_loop(
+            serving,
             "hybrid",
             self.runner,
             self.allocator,
@@ -152,6 +156,10 @@ class Served:
             on_event=lambda event: self.kinds.append(event.kind),
             **options,
         )
+
+    def _keep(self, captured):
+        self.graphs = captured.graphs
+        return captured
 
     def answers(self, prompts):
         made = [
@@ -196,14 +204,14 @@ def test_the_engine_gives_the_same_answers_from_captured_steps(small, mixed_step
     assert captured.answers(PROMPTS) + captured.answers(PROMPTS) == expected
     assert len({tuple(answer) for answer in expected}) > 3, "the answers depend on the prompts"
     assert "preempt" in captured.kinds
-    graphs = captured.runner.forward_of(None).graphs
+    graphs = captured.graphs
     assert 1 < len(graphs) <= len(captured.runner.buckets.warm_up_list())
 
 
 def test_a_warm_up_captures_every_graph_that_serving_needs(small):
     captured = Served(*small, ReplayEmulator)
     warm_up(captured.runner)
-    graphs = captured.runner.forward_of(None).graphs
+    graphs = captured.graphs
     listed = len(captured.runner.buckets.warm_up_list())
     assert len(graphs) == listed
     captured.answers(PROMPTS)

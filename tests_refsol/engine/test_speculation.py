@@ -17,9 +17,9 @@ from tiny_llm_course.fakes.fake_packed_model import END, FakePackedModel
 from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.backends.logits_processors import LogitsProcessors
 from tiny_llm_engine.backends.seeded_sampling import SeededSampler
-from tiny_llm_engine.engine_options import EngineLimits, EngineOptions
+from tiny_llm_engine.engine_options import EngineLimits
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.speculative_config import SpeculativeConfig
+from tiny_llm_engine.port import Port
 from tiny_llm_extensions.arguments import argument_kind, json_object
 from tiny_llm_extensions.drafts import speculation
 from tiny_llm_extensions.drafts.proposals import AcceptanceRate, Proposals
@@ -30,10 +30,12 @@ from tiny_llm_extensions.drafts.row_costs import (
     request_counts,
     step_cost,
 )
+from tiny_llm_extensions.drafts.speculative_config import SpeculativeConfig
+from tiny_llm_extensions.engine_options import EngineOptions
 from tiny_llm_extensions.grammars.grammar import Grammars
 from tiny_llm_extensions.graphs.step_shapes import StepShapes
 from tiny_llm_extensions.llm import LLM
-from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.make_loop import make_loop
 from tiny_llm_ref import serving
 from tiny_llm_ref.serving import (
     BlockAllocator,
@@ -46,7 +48,6 @@ from tiny_llm_ref.serving import (
     StructuredOutputsParams,
     choose_k,
     make_buckets,
-    make_loop,
     verify,
 )
 from tiny_llm_server.openai_api.metrics import EngineMetrics
@@ -99,7 +100,7 @@ class Run:
         proposals = Proposals(choose_k, guesses, most)
         self.counts = proposals.counts
         options["drafts"] = proposals if drafts else None
-        self.loop = make_loop(policy, self.model, self.allocator, **options)
+        self.loop = make_loop(serving, policy, self.model, self.allocator, **options)
         self.sequences = [self._sequence(number, rng) for number in range(6)]
 
     def _sequence(self, number: int, rng: random.Random) -> Sequence:
@@ -185,7 +186,9 @@ def test_padded_steps_with_drafts_have_shapes_of_the_warm_up_alone(seed, strateg
     model.run = lambda batch: met.add(buckets.of(batch)) or run(batch)
     drafts = Proposals(choose_k, Guesses(model, rng), most)
     limits = {"max_num_batched_tokens": 24, "max_num_seqs": 3}
-    loop = make_loop("hybrid", model, allocator, drafts=drafts, buckets=buckets, clock=model.clock, **limits)
+    loop = make_loop(
+        serving, "hybrid", model, allocator, drafts=drafts, buckets=buckets, clock=model.clock, **limits
+    )
     for number in range(rng.randint(1, 5)):
         prompt = [97 + rng.randrange(9) for _ in range(rng.randint(1, 20))]
         loop.add(Sequence(prompt, ByteTokenizer(), request_id=number, max_seq_len=length))

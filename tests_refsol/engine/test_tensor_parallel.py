@@ -16,13 +16,16 @@ from support.lockstep import LockstepError, LockstepGroup
 from support.packed import PackedServing
 from support.ranks import CHATS, SAMPLINGS, TIGHT, served_by, shards_of
 from tiny_llm_course.grading.small_models import random_checkpoint, small_model
+from tiny_llm_engine.loading import Loading, load_checkpoint
 from tiny_llm_engine.models.quantization import WeightQuantizer
 from tiny_llm_engine.models.weights.random_weights import shape
 from tiny_llm_engine.models.weights.rank_parts import RankPart
 from tiny_llm_engine.repo import MODELS
 from tiny_llm_extensions.drafts.proposals import Proposals
 from tiny_llm_extensions.llm import LLM
-from tiny_llm_extensions.loading import Division, Loading, load_checkpoint, random_network
+from tiny_llm_extensions.loading import random_network
+from tiny_llm_extensions.make_loop import make_loop
+from tiny_llm_extensions.parallel.division import RankDivision
 from tiny_llm_ref import serving
 
 SHIPPED = MODELS / "tiny-qwen3"
@@ -51,7 +54,7 @@ def test_ranks_check_drafts_together(b, rng):
     texts = [rng.integers(0, 61, size=length).tolist() for length in (9, 5)]
 
     def answers(server, **options):
-        loop = serving.make_loop("hybrid", server.runner, server.allocator, **options)
+        loop = make_loop(serving, "hybrid", server.runner, server.allocator, **options)
         made = [server.new_sequence(text, number, max_tokens=12) for number, text in enumerate(texts)]
         for one in made:
             loop.add(one)
@@ -176,6 +179,6 @@ def test_groups_of_stored_words_are_not_cut(b, s):
 
 def test_random_weights_have_the_shapes_of_a_rank(b, s):
     group = LockstepGroup(2, b.backend_module)
-    network, _ = random_network(b, shape("tiny-qwen3", 1), Loading(division=Division(group.ranks[1])))
+    network, _ = random_network(b, shape("tiny-qwen3", 1), Loading(division=RankDivision(group.ranks[1])))
     assert network.config.num_attention_heads == 2
     assert network.vocab_rows == 1760

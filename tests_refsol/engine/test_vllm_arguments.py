@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 
 import tiny_llm_ref
-from tiny_llm_engine.engine_options import EngineOptions
-from tiny_llm_engine.known_arguments import ANYTHING, OF_SAMPLING
+from tiny_llm_engine.known_arguments import ANYTHING, CALL_ARGUMENTS, OF_SAMPLING, check_call
 from tiny_llm_engine.structured_outputs import StructuredOutputsParams
+from tiny_llm_extensions.engine_options import EngineOptions
 from tiny_llm_extensions.vllm_arguments import (
     ARGUMENTS,
-    CALL_ARGUMENTS,
     RENAMED,
-    check_call,
     plain_dtype,
     without_vllms,
 )

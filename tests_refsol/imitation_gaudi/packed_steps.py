@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tiny_llm_extensions.port import Port
+from tiny_llm_engine.packed_model import inputs_of
+from tiny_llm_engine.port import Port
 
 b = Port("ref", "torch")
 from tiny_llm_extensions.kernels.torch.packed_kernels import kernels_of_device  # noqa: E402
-from tiny_llm_ref.serving import PackedBatch, inputs_of, pad_inputs  # noqa: E402
+from tiny_llm_ref.serving import PackedBatch, flat_blocks, pad_inputs  # noqa: E402
 
 PAGE, BLOCKS, HEADS, KV_HEADS, D = 16, 40, 4, 2, 128
 MIXES = {  # (tokens in pages, rows of the step) of each request
@@ -83,7 +84,7 @@ def make_step(requests: list[tuple[int, int]], score: float, seed: int = 0) -> S
 def attend(step: Step, window: int | None = None, bucket=None, dtype: str = "bfloat16") -> np.ndarray:
     """(T, H, D) by the device's kernels; rows of padding are dropped."""
     kernels = kernels_of_device(b.solution, "hpu")
-    inputs = inputs_of(step.batch, PAGE, BLOCKS, window)
+    inputs = inputs_of(step.batch, PAGE, BLOCKS, window, flat_blocks)
     if bucket is not None:
         inputs = pad_inputs(inputs, bucket, PAGE, BLOCKS, window is not None)
     inputs = inputs.map(b.array)

@@ -22,6 +22,7 @@ from tiny_llm_course.trace.simulation.step_cost import (
 from tiny_llm_course.trace.trace import percentile
 from tiny_llm_course.trace.workload import SHORT, RequestSpec
 from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_extensions.make_loop import make_loop
 from tiny_llm_lab.latency_recorder import LatencyRecorder, weighted_percentile
 from tiny_llm_lab.step_samples import EngineClock, StepSamples
 
@@ -170,7 +171,7 @@ def test_skipping_equals_stepping_under_every_policy_that_counts_no_steps(policy
     def made(model, allocator, **options):
         if policy == "slack":
             options |= {"profile": PROFILE, "latency_target": 0.020, "tile": 16}
-        return SERVING.make_loop(policy, model, allocator, **options)
+        return make_loop(SERVING, policy, model, allocator, **options)
 
     specs = [spec(number / 9, 10 + 53 * number % 160, 5 + 17 * number % 50) for number in range(20)]
     options = {"max_num_batched_tokens": 256, "max_num_seqs": 4, "max_model_len": 256, "num_blocks": 40}
@@ -234,7 +235,7 @@ def test_a_profile_finds_the_costs_of_the_steps_it_has_seen():
         nonlocal samples
         samples = StepSamples(options["clock"])
         metrics = SimpleNamespace(on_event=samples)
-        return SERVING.make_loop("hybrid", *arguments, **options, metrics=metrics)
+        return make_loop(SERVING, "hybrid", *arguments, **options, metrics=metrics)
 
     specs = [spec(number / 50, 10 + 37 * number % 90, 5 + 11 * number % 30) for number in range(20)]
     simulated(specs, SUM, loop=listening, max_num_batched_tokens=64, max_num_seqs=6, jump=False)

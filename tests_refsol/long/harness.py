@@ -11,9 +11,9 @@ import numpy as np
 from tiny_llm_course.trace.text import counted
 from tiny_llm_engine.llm_engine import LLMEngine
 from tiny_llm_engine.outputs import CompletionOutput
+from tiny_llm_engine.port import Port
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network
-from tiny_llm_extensions.port import Port
 
 MODEL = "tiny-qwen3"
 BLOCK, BLOCKS, SEQS, BUDGET = 4, 25, 6, 32  # six requests want 68 blocks on average, and 144 at most

@@ -15,8 +15,8 @@ from typing import Any
 from openai import APIError, AsyncOpenAI, OpenAIError, RateLimitError
 from openai.types import Completion
 
+from tiny_llm_engine.port import Port
 from tiny_llm_extensions.llm import LLM
-from tiny_llm_extensions.port import Port
 from tiny_llm_lab.arrivals import arrival_times
 from tiny_llm_server.background_server import BackgroundServer
 from tiny_llm_server.openai_api.errors import INTERNAL, LOG

@@ -13,9 +13,10 @@ import torch
 import transformers
 
 from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.loading import load_checkpoint
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution import resolve_serving
-from tiny_llm_extensions.loading import load_checkpoint
-from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.make_loop import make_loop
 
 COMMAND = "pdm run python tests_refsol/model/family_cases.py"
 PROMPT = 23  # tokens, more than any window below
@@ -186,7 +187,7 @@ def in_hybrid_batches(b: Port, s: Any, model: Any) -> list[tuple[list[int], list
             found.setdefault(event.request.request_id, []).append(rows.pop(0))
 
     options = {"max_num_batched_tokens": 9, "max_num_seqs": SLOTS, "on_event": listen}
-    loop = s.make_loop("hybrid", runner, s.BlockAllocator(14, 4), **options)
+    loop = make_loop(s, "hybrid", runner, s.BlockAllocator(14, 4), **options)
     texts = [prompt(length, seed=length) for length in PROMPTS]
     limits = {"sampling": s.SamplingParams(max_tokens=ANSWER), "max_seq_len": 64}
     made = [s.Sequence(text, NoText(), request_id=i, **limits) for i, text in enumerate(texts)]

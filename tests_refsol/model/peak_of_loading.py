@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 
+from tiny_llm_engine.loading import load_checkpoint
 from tiny_llm_engine.models.quantization import WeightQuantizer
-from tiny_llm_extensions.loading import load_checkpoint
-from tiny_llm_extensions.port import Port
+from tiny_llm_engine.port import Port
 
 M_MMAP_THRESHOLD = -3
 

@@ -8,11 +8,11 @@ import pytest
 from safetensors.numpy import save_file
 
 from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.loading import load_checkpoint
 from tiny_llm_engine.models.checkpoint import Checkpoint
 from tiny_llm_engine.models.config import ModelConfig
 from tiny_llm_engine.models.files import CheckpointError
 from tiny_llm_engine.models.output_head import HEAD_LINE
-from tiny_llm_extensions.loading import load_checkpoint
 
 BACKENDS = installed_backends()
 SHAPE = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}

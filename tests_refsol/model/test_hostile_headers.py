@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.loading import load_checkpoint
 from tiny_llm_engine.models.files import CheckpointError
 from tiny_llm_engine.models.safetensors_folder import read_header
-from tiny_llm_extensions.loading import load_checkpoint
 
 fuzz = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -9,8 +9,8 @@ from safetensors.numpy import load_file, save_file
 
 from support.quantized import as_words
 from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.loading import load_checkpoint
 from tiny_llm_engine.models.files import CheckpointError
-from tiny_llm_extensions.loading import load_checkpoint
 
 BACKENDS = installed_backends()
 WEIGHT, SCALES, BIASES = (f"model.layers.0.mlp.gate_proj.{part}" for part in ("weight", "scales", "biases"))

@@ -5,8 +5,9 @@ import importlib
 import numpy as np
 import pytest
 
+from tiny_llm_engine.port import Port
+from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.kernels.native.kernel import SMALL, available_threads, threads_for
-from tiny_llm_extensions.port import Port
 
 pytestmark = [pytest.mark.port("mlx"), pytest.mark.tool("c++")]
 
@@ -24,7 +25,7 @@ def native(port):
 def plain(port, native, rng, O, I, dtype):
     """A matrix (O, I), and packed."""
     w = port.array(rng.normal(size=(O, I)), dtype)
-    return port.numpy(w).astype(float), port.given.native_matrix(w)
+    return port.numpy(w).astype(float), given_of(port).native_matrix(w)
 
 
 def close(port, found, expected):

@@ -9,10 +9,10 @@ import openai
 import pytest
 
 from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.repo import MODELS
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network
-from tiny_llm_extensions.port import Port
 from tiny_llm_server.background_server import BackgroundServer
 from tiny_llm_server.server import ServerOptions, create_app
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import openai
 import pytest
 
+from tiny_llm_engine.loop_state import Piece
 from tiny_llm_engine.packed_model import Sampled
-from tiny_llm_engine.scheduled import Piece
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_ref import SamplingParams
 from tiny_llm_server.openai_api.completion_format import CompletionFormat, Echo

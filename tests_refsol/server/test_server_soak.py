@@ -10,7 +10,7 @@ from tests_refsol.long import harness, server_soak
 from tests_refsol.long.harness import SoakError
 from tests_refsol.long.server_soak import Seen, ServerSoak, Visit
 from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_extensions.port import Port
+from tiny_llm_engine.port import Port
 
 PORT = installed_backends()[-1]
 

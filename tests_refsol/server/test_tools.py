@@ -11,10 +11,10 @@ from pydantic import BaseModel, Field
 
 from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.models.chat_template import ChatTemplate
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.repo import ROOT
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network
-from tiny_llm_extensions.port import Port
 from tiny_llm_server.background_server import BackgroundServer
 from tiny_llm_server.openai_api.answer_parts import AnswerReader, ThoughtReader
 from tiny_llm_server.openai_api.finite_schema import finite

@@ -8,8 +8,9 @@ import certifi
 import pytest
 
 from tiny_llm_course.commands import serve
-from tiny_llm_engine.engine_options import EngineOptions
+from tiny_llm_engine.engine_options import PlainOptions
 from tiny_llm_engine.models.tokenizer import load_tokenizer
+from tiny_llm_extensions.engine_options import EngineOptions
 from tiny_llm_extensions.vllm_arguments import ARGUMENTS, SERVER_ARGUMENTS
 from tiny_llm_server import vllm_flags
 from tiny_llm_server.arguments import server_options
@@ -158,7 +159,7 @@ def test_every_option_may_come_from_the_environment(monkeypatch, tmp_path, refus
 def test_help_says_what_each_option_does():
     text = " ".join(serve.parser().format_help().split())
     assert "a name of the policies of Day 3.5; default: hybrid" in text and "None is 512" in text
-    documented = inspect.getdoc(EngineOptions)
+    documented = inspect.getdoc(EngineOptions) + inspect.getdoc(PlainOptions)
     for action in serve.parser()._actions:
         assert action.help or action.dest in ("device", "dtype"), action.dest
         if action.dest in EngineOptions.__dataclass_fields__:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.pipeline import Pipeline
+from tiny_llm_extensions.make_loop import make_loop
 from tiny_llm_extensions.parallel import pipeline as stages
 from tiny_llm_ref import serving
 
@@ -94,6 +95,6 @@ def test_closing_ends_everything():
 def test_other_policies_have_no_stages():
     pipeline = Pipeline(serving)
     with pytest.raises(ValueError, match=r"policy is .slack.*give .hybrid"):
-        serving.make_loop("slack", pipeline.model, pipeline.allocator)
-    made = serving.make_loop("hybrid", pipeline.model, pipeline.allocator)
+        make_loop(serving, "slack", pipeline.model, pipeline.allocator)
+    made = make_loop(serving, "hybrid", pipeline.model, pipeline.allocator)
     assert isinstance(made.calls, stages.Pipeline)

@@ -11,6 +11,7 @@ from tiny_llm_course.trace.recorder import Recorder
 from tiny_llm_course.trace.serve import EndlessTokenizer
 from tiny_llm_course.trace.timeline import live
 from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_extensions.make_loop import make_loop
 
 BLOCKS, BLOCK, PROMISE = 24, 4, live.PROMISE
 REQUESTS = ((5, 9), (3, 12), (61, 3), (4, 4))  # tokens of the prompt and of the answer
@@ -29,8 +30,8 @@ class Watched:
         model = FakePackedModel(self.allocator, s.Sampled)
         self.page, self.recorder, self.messages = live.LiveTimeline("tiny"), Recorder(PROMISE), []
         limits = {"max_num_batched_tokens": budget, "max_num_seqs": 4, **options}
-        self.loop = s.make_loop(
-            "hybrid", model, self.allocator, clock=model.clock, on_event=self.hear, **limits
+        self.loop = make_loop(
+            s, "hybrid", model, self.allocator, clock=model.clock, on_event=self.hear, **limits
         )
         self.options = s_options(self.loop.scheduler)
         self.max_num_batched_tokens, self.max_model_len = 64, 82  # three quarters are C's prompt

@@ -23,7 +23,7 @@ def grouped_product_by_expert(x: mx.array, weights: Any, counts: mx.array) -> mx
     raise NotImplementedError("week 4 day 2 task 3: grouped_product_by_expert")
 
 
-def grouped_product(x: mx.array, weights: Experts, counts: mx.array) -> mx.array:
+def grouped_matmul(x: mx.array, weights: Experts, counts: mx.array) -> mx.array:
     """`grouped_product_by_expert`, or one call of MLX that reads no count on the host, where it has one. Given."""
     if not reads_no_count(weights):
         return grouped_product_by_expert(x, weights, counts)

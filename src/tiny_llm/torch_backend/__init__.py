@@ -6,8 +6,8 @@ from tiny_llm_engine.arrays.torch import kv_pools
 from tiny_llm_engine.arrays.torch.kv_pools import TinyKvPagedPool
 from tiny_llm_engine.arrays.torch.masks import length_mask
 from tiny_llm_engine.arrays.torch.paged_kv_cache import TinyKvPagedCache
+from tiny_llm_engine.later import imported_later
 
-from ..native import NATIVE
 from .attention import (
     SimpleMultiHeadAttention,
     causal_mask,
@@ -18,7 +18,6 @@ from .basics import Embedding, PackedEmbedding, RMSNorm, embedding_of, linear, l
 from .batching_kv_cache import BatchingKvCache, create_batch_cache
 from .chunked_attention_mask import chunked_attention_mask
 from .device_kernels import KERNELS as KERNELS  # to which it has added the sets of Days 2.4 and 2.5
-from .expert_parallel import run_on_ranks
 from .fill_placeholders import fill_placeholders
 from .flash_attention import (
     attention_statistics,
@@ -32,9 +31,7 @@ from .flash_attention import (
 )
 from .generate import simple_generate
 from .generate_with_kv_cache import simple_generate_with_kv_cache
-from .grouped_product import grouped_product, grouped_product_by_expert
 from .kv_cache import TinyKvCache, TinyKvFullCache
-from .mixture import ExpertParallelMixture, MixtureOfExperts, SummedMixture, mlp_of, stack_experts
 from .packed_attention import (
     PackedMask,
     PastPages,
@@ -54,7 +51,6 @@ from .paged_attention import (
     paged_prompt_statistics,
     past_mask,
 )
-from .pipeline_stage import PipelineStage
 from .quantize import (
     dequantize_weights,
     numbers_to_words,
@@ -79,12 +75,19 @@ from .qwen3_week3 import PackedStep, Qwen3LayerWeek3, Qwen3ModelWeek3
 from .rope import RoPE
 from .router import combine_experts, route, sort_by_expert
 from .sampler import make_sampler
-from .tensor_parallel import (
-    Qwen3ModelTensorParallel,
-    RowParallelLinear,
-    VocabParallelEmbedding,
-    gather_logits,
-    sum_over_ranks,
-)
 
 create_kv_pools = partial(kv_pools.create_kv_pools, quantize_rows=quantize_rows)
+
+__getattr__ = imported_later(
+    __name__,
+    {
+        "..native": "NATIVE",
+        ".expert_parallel": "run_on_ranks",
+        ".grouped_product": "grouped_matmul grouped_product_by_expert",
+        ".mixture": "ExpertParallelMixture MixtureOfExperts SummedMixture mlp_of stack_experts",
+        ".pipeline_stage": "PipelineStage",
+        ".tensor_parallel": (
+            "Qwen3ModelTensorParallel RowParallelLinear VocabParallelEmbedding gather_logits sum_over_ranks"
+        ),
+    },
+)

@@ -24,7 +24,7 @@ def grouped_product_by_expert(x: torch.Tensor, weights: Any, counts: torch.Tenso
     raise NotImplementedError("week 4 day 2 task 3: grouped_product_by_expert")
 
 
-def grouped_product(x: torch.Tensor, weights: Experts, counts: torch.Tensor) -> torch.Tensor:
+def grouped_matmul(x: torch.Tensor, weights: Experts, counts: torch.Tensor) -> torch.Tensor:
     """`grouped_product_by_expert`, or for an array one call that reads no count on the host, see `experts_of`. Given.
 
     On a CPU that call took as long as the loop (8 and 64 experts, 1 to 512 tokens).

@@ -41,9 +41,10 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
     Raises:
         ValueError: an option is out of range, the device is absent, or the model's files are unusable.
     """
+    from tiny_llm_engine.loading import ENGINES, Loading
+    from tiny_llm_engine.port import Port
     from tiny_llm_engine.solution import resolve_serving
-    from tiny_llm_extensions.loading import ENGINES, Loading, load_network
-    from tiny_llm_extensions.port import Port
+    from tiny_llm_extensions.loading import load_network
 
     # Checked at a temperature of 0 too, although nothing is drawn there.
     names = resolve_serving(options.solution)

@@ -7,10 +7,10 @@ from typing import NoReturn
 
 from rich.console import Console
 
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution import SOLUTIONS, learners_line
 from tiny_llm_engine.terminal import command, fail
 from tiny_llm_extensions.arguments import DEVICES, whole_number
-from tiny_llm_extensions.port import Port
 
 from ..address import Day, parse_day
 from ..capabilities import ends_at_a_blank, learner_port, ports_of

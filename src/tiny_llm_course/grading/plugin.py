@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.models.smollm2 import GET, NAME, smollm2_file
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution import SOLUTIONS, resolve_serving
 from tiny_llm_extensions.kernels.native import library
-from tiny_llm_extensions.port import Port
 from tiny_llm_extensions.profiling.product_choice import MEASURED, USUAL, VARIABLE
 
 from ..address import Day, Task, parse_task, task_of_label

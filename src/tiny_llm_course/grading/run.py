@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.repo import BACKENDS, ROOT
 from tiny_llm_engine.solution import SOLUTIONS
 from tiny_llm_engine.terminal import fail
 from tiny_llm_extensions.arguments import DEVICES
-from tiny_llm_extensions.port import Port
 
 from ..address import Day
 from ..tree import day_tests, days, tasks

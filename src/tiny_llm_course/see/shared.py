@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tiny_llm_engine.loading import load_checkpoint
 from tiny_llm_engine.models.checkpoint import Checkpoint
 from tiny_llm_engine.models.tokenization import Tokenizer
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution_types import AnswerSequence, ServingPackage
 from tiny_llm_engine.step_loop import StepLoop
-from tiny_llm_extensions.loading import load_checkpoint
-from tiny_llm_extensions.port import Port
 
 from ..trace.prompts import rendered
 from ..trace.serve import Serving, serve

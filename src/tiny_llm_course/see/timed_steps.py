@@ -4,8 +4,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, cast
 
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution_types import AnswerSequence, Array, PackedBatch, Sampled
-from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.make_loop import make_loop
+from tiny_llm_extensions.runners import packed_runner
 
 from ..trace.serve import EndlessTokenizer
 from ..trace.simulation.virtual_device import WorkSpan, steps_of
@@ -97,10 +99,10 @@ def timed_runs(b: Port, ways: Sequence[bool]) -> list[Run]:
 def timed_run(b: Port, is_ahead: bool) -> Run:
     """What host and device did in each step of a load."""
     model, blocks = TimedModel(b.Qwen3ModelWeek3(shipped(b))), REQUESTS * 4
-    plain = b.packed_runner(model, blocks, BLOCK, async_scheduling=True)
+    plain = packed_runner(b, model, blocks, BLOCK, async_scheduling=True)
     plain.sampler, runner = TimedSampler(plain.sampler, model.spans), TimedRunner(plain)
     allocator = b.serving.BlockAllocator(blocks, BLOCK)
-    run_all(b.serving.make_loop("hybrid", cast(Any, runner), allocator, **steps_of(is_ahead)), requests(b))
+    run_all(make_loop(b.serving, "hybrid", cast(Any, runner), allocator, **steps_of(is_ahead)), requests(b))
     return runner.spans, model.spans
 
 

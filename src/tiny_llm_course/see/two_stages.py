@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tiny_llm_engine.models.files import Json
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution_types import AnswerSequence, Event
 from tiny_llm_extensions.llm import LLM
+from tiny_llm_extensions.make_loop import make_loop
 from tiny_llm_extensions.parallel.timed_group import take_spans
-from tiny_llm_extensions.port import Port
 
 from ..trace.pipeline.gantt import legend, show_gantt
 from ..trace.pipeline.pipeline_run import PipelineRun
@@ -73,7 +74,7 @@ def served(b: Port, llm: LLM, options: dict[str, Any]) -> Json:
 
     take_spans(engine.extensions["ranks"])  # those of the run before
     allocator = s.BlockAllocator(NUM_BLOCKS, BLOCK, enable_prefix_caching=False)
-    loop = s.make_loop("hybrid", engine.runner, allocator, max_num_seqs=16, on_event=hear, **options)
+    loop = make_loop(s, "hybrid", engine.runner, allocator, max_num_seqs=16, on_event=hear, **options)
     run_all(loop, sequences(b))
     return {"works": works, "seconds": take_spans(engine.extensions["ranks"])}
 

@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tiny_llm_engine.models.tokenizer import load_tokenizer
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution_types import AnswerSequence, Event, ServingPackage
-from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.make_loop import make_loop
 
 from ..fakes.fake_packed_model import FakePackedModel
 from ..trace.serve import EndlessTokenizer
@@ -89,7 +90,7 @@ def _run(s: ServingPackage, **options: Any) -> Run:
         for number, (prompt, answer, _) in enumerate(DRAWN)
     ]
     run, options = Run(), {"max_num_batched_tokens": BUDGET, "max_num_seqs": SEQS, **options}
-    loop = s.make_loop("hybrid", model, allocator, clock=model.clock, on_event=run.hear, **options)
+    loop = make_loop(s, "hybrid", model, allocator, clock=model.clock, on_event=run.hear, **options)
     steps, waiting = 0, deque(zip((arrives for *_, arrives in DRAWN), sequences, strict=True))
     while waiting or loop.has_work_remaining():
         while waiting and waiting[0][0] <= steps:
@@ -128,7 +129,7 @@ def _serve(b: Port, s: ServingPackage, console: Console) -> None:
     network = b.Qwen3ModelWeek3(shipped(b))
     allocator, tokenizer = s.BlockAllocator(12, 8), load_tokenizer(MODEL)
     runner = b.packed_runner(network, allocator.num_blocks, allocator.block_size)
-    loop = s.make_loop("hybrid", runner, allocator, max_num_batched_tokens=16, max_num_seqs=4)
+    loop = make_loop(s, "hybrid", runner, allocator, max_num_batched_tokens=16, max_num_seqs=4)
     sequences = chats(s, tokenizer, QUESTIONS, max_seq_len=128)
     steps = run_all(loop, sequences)
     _answers(console, sequences)

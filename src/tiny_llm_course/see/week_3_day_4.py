@@ -13,7 +13,9 @@ import numpy as np
 from rich.console import Console
 
 from tiny_llm_engine.models.tokenizer import load_tokenizer
+from tiny_llm_engine.packed_model import inputs_of
 from tiny_llm_engine.packed_runner import PaddingWaste
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution_types import (
     AnswerSequence,
     Buckets,
@@ -22,9 +24,10 @@ from tiny_llm_engine.solution_types import (
     Sampled,
     ServingPackage,
 )
-from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.make_loop import make_loop
 from tiny_llm_extensions.profiling.engine_profiling import profiling_batch
 from tiny_llm_extensions.profiling.kv_budget import kv_bytes_per_token
+from tiny_llm_extensions.runners import packed_runner
 
 from ..trace.serve import EndlessTokenizer
 from ..trace.simulation.simulated_model import SimulatedPackedModel
@@ -137,7 +140,7 @@ class ServedLoad:
         self._run, model.run = model.run, self._count
         allocator = s.BlockAllocator(self.blocks, PAGE, watermark=0.0, enable_prefix_caching=False)
         heard = {"clock": model.clock, "on_event": self._hear, **options}
-        loop = s.make_loop("hybrid", model, allocator, max_num_seqs=SEQS, buckets=self.buckets, **heard)
+        loop = make_loop(s, "hybrid", model, allocator, max_num_seqs=SEQS, buckets=self.buckets, **heard)
         self.sizes = _load()
         run_all(loop, starmap(self._sequence, enumerate(self.sizes)))
 
@@ -208,11 +211,11 @@ def _serve(b: Port, s: ServingPackage, console: Console) -> None:
 def _answers(b: Port, s: ServingPackage, network, buckets: Buckets | None) -> tuple[list[str], int]:
     """The answers to five questions, and the number of shapes in which they were computed."""
     allocator, tokenizer = s.BlockAllocator(48, 8), load_tokenizer(MODEL)
-    runner, shapes = b.packed_runner(network, 48, 8, buckets=buckets), set()
+    runner, shapes = packed_runner(b, network, 48, 8, buckets=buckets), set()
     run = runner.run
 
     def counted(batch):
-        inputs = s.inputs_of(batch, 8, 48)
+        inputs = inputs_of(batch, 8, 48, None, s.flat_blocks)
         if buckets is not None:
             inputs = s.pad_inputs(inputs, buckets.of(batch), 8, 48)
         shapes.add(tuple(None if part is None else len(part) for part in inputs.flatten()))
@@ -220,7 +223,7 @@ def _answers(b: Port, s: ServingPackage, network, buckets: Buckets | None) -> tu
 
     runner.run = counted
     limits: dict[str, Any] = {"max_num_batched_tokens": 32, "max_num_seqs": 4}
-    loop = s.make_loop("hybrid", runner, allocator, buckets=buckets, **limits)
+    loop = make_loop(s, "hybrid", runner, allocator, buckets=buckets, **limits)
     questions = ("What is RoPE?", "What is a KV cache?", "Thank you", "What is attention?")
     sequences = chats(s, tokenizer, questions, sampling=s.SamplingParams(max_tokens=24), max_seq_len=96)
     run_all(loop, sequences)

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution_types import ServingPackage
 from tiny_llm_extensions.loading import load_network
-from tiny_llm_extensions.port import Port
 from tiny_llm_extensions.profiling.step_timer import StepTimer, fit_line
 
 from ..trace.incidents import IncidentCase, IncidentRun, Sent, group

@@ -15,10 +15,11 @@ from rich.table import Table
 
 from tiny_llm_engine.backends.samples import medians
 from tiny_llm_engine.models.files import Json
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution_types import Array
+from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.kernels.native.kernel import available_threads, of_numpy, packed_shape
 from tiny_llm_extensions.kernels.native.read_memory import read_memory
-from tiny_llm_extensions.port import Port
 
 from .own_process import in_own_process
 
@@ -155,7 +156,7 @@ def _tried(measure: Callable[[], T]) -> T | str:
 
 
 def _product(b: Port, in_tiles: bool) -> Mapping[int, tuple[float, float]]:
-    product = b.given.kernels.product
+    product = given_of(b).kernels.product
     multiply = partial(product.multiply, threads=available_threads(), in_tiles=in_tiles)
     x, w, y = _numbers(5, 7), _numbers(70, 7), np.zeros((5, 70), np.float32)
     multiply(of_numpy(x), of_numpy(product.pack(w)), None, of_numpy(y))
@@ -172,7 +173,7 @@ def _product(b: Port, in_tiles: bool) -> Mapping[int, tuple[float, float]]:
 
 
 def _quantized(b: Port, bits: int) -> Mapping[int, tuple[float, float]]:
-    product = b.given.kernels.quantized_product
+    product = given_of(b).kernels.quantized_product
     multiply = partial(product.multiply, group_size=GROUP, bits=bits, threads=available_threads())
     _check_quantized(product, of_numpy, multiply, bits)
     blocks, groups = OUTPUTS // 16, COLUMNS // GROUP
@@ -205,9 +206,9 @@ def _attended(b: Port) -> float:
     keys, values = (b.array(past, "bfloat16") for past in pasts)
     last = [(row + 1) * CONTEXT - 1 for row in range(REQUESTS)]  # the token of each that is in this step
     runs = {row: [(row * CONTEXT, CONTEXT - 1)] for row in range(REQUESTS)}
-    reads = b.given.decode_runs(runs, b.array(last))
+    reads = given_of(b).decode_runs(runs, b.array(last))
     assert reads is not None, "every row has a past"
-    run = partial(b.given.attend_runs, query, keys, values, reads, SIZE**-0.5)
+    run = partial(given_of(b).attend_runs, query, keys, values, reads, SIZE**-0.5)
     q, k, v = b.numpy(query)[0, 0], b.numpy(keys)[0, :, 0], b.numpy(values)[0, :, 0]
     weights = np.exp(k @ q * SIZE**-0.5)
     _check(b.numpy(run())[0, 0], weights / weights.sum() @ v)

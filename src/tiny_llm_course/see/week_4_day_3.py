@@ -13,10 +13,11 @@ from rich.text import Text
 
 from tiny_llm_engine.models.tokenization import Tokenizer
 from tiny_llm_engine.models.tokenizer import load_tokenizer
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution_types import AnswerSequence
 from tiny_llm_engine.step_loop import StepLoop
 from tiny_llm_extensions.drafts.proposals import Proposals
-from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.make_loop import make_loop
 
 from ..trace.tables import figures_table
 from ..trace.text import harmless
@@ -60,9 +61,9 @@ class Chats:
         sequence = self.s.Sequence(prompt, self.tokenizer, sampling=params, max_seq_len=BLOCKS * BLOCK)
         engine = self.b.packed_runner(self.model, BLOCKS, BLOCK), self.s.BlockAllocator(BLOCKS, BLOCK)
         if not drafts:
-            return DraftedRun(_steps(self.s.make_loop("hybrid", *engine), sequence))
+            return DraftedRun(_steps(make_loop(self.s, "hybrid", *engine), sequence))
         proposals = Proposals(self.s.choose_k, self.s.PromptLookup(), drafts)
-        steps = _steps(self.s.make_loop("hybrid", *engine, drafts=proposals), sequence)
+        steps = _steps(make_loop(self.s, "hybrid", *engine, drafts=proposals), sequence)
         return DraftedRun(steps, proposals.counts.draft_tokens, proposals.counts.accepted_tokens)
 
 

@@ -13,10 +13,12 @@ from rich.console import Console
 from rich.text import Text
 
 from tiny_llm_engine.models.tokenizer import load_tokenizer
+from tiny_llm_engine.port import Port
 from tiny_llm_extensions.cold_blocks.block_folder import BlockFolder
 from tiny_llm_extensions.cold_blocks.cold_store import ColdStore
 from tiny_llm_extensions.cold_blocks.moves import BlockCosts
-from tiny_llm_extensions.port import Port
+from tiny_llm_extensions.given import given_of
+from tiny_llm_extensions.make_loop import make_loop
 
 from ..trace.tables import figures_table
 from .shared import MODEL, run_all, shipped
@@ -56,7 +58,7 @@ class Conversations:
     def __init__(self, b: Port, folder: Path):
         self.b, self.tokenizer, s = b, load_tokenizer(MODEL), b.serving
         self.runner = b.packed_runner(b.Qwen3ModelWeek3(shipped(b)), BLOCKS, SIZE)
-        pages = b.given.host_pages(self.runner.pools, MEMORY)
+        pages = given_of(b).host_pages(self.runner.pools, MEMORY)
         files = BlockFolder(folder, MODEL, pages.row_bytes)
         self.store = ColdStore(pages, files, None, BlockCosts(None, {}), SIZE, FOLDER)
         parts = self.store.parts(s)
@@ -64,7 +66,7 @@ class Conversations:
         self.allocator = s.BlockAllocator(BLOCKS, SIZE, watermark=0)
         self.allocator.prefix_cache = s.KeepingCache(self.cold)
         self.runner.before.append(lambda batch: self.store.make(batch.moves))
-        self.loop = s.make_loop("hybrid", self.runner, self.allocator, cold=parts)
+        self.loop = make_loop(s, "hybrid", self.runner, self.allocator, cold=parts)
         self.messages = {name: [{"role": "system", "content": note}] for name, note in NOTES.items()}
         self.owner: dict[bytes, str] = {}
 

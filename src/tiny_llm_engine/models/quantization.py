@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..solution_types import Array
 from .expert_names import is_router
@@ -23,6 +23,18 @@ def in_a_layer(name: str, shape: Sequence[int]) -> bool:
     return name.startswith("model.layers.") and len(shape) == 2 and not is_router(name)
 
 
+class RoundedProducts(Protocol):
+    """Packs quantised matrices for a kernel that rounds activations."""
+
+    def rounds(self, bits: int) -> str:
+        """What activations are rounded to for matrices of this many bits, in a word; "" if these are not packed."""
+        ...
+
+    def prepare(self, weights: Any) -> Any:
+        """The packed matrix."""
+        ...
+
+
 @dataclass(frozen=True)
 class WeightQuantizer:
     """Makes a solution's quantised weights from plain or from stored ones.
@@ -30,13 +42,12 @@ class WeightQuantizer:
     Args:
         port: the solution on a backend; the code of its Days 2.2 and 2.3 does the work.
         bits: bits to which plain matrices are quantised at load; None keeps them as they are.
-        rounds_activations: "int8" or "int16" where matrices of this many bits are packed for the kernel of Day 4.1,
-            which rounds activations to that; "" or None is never.
+        rounded: a kernel that some matrices are packed for; None packs none.
     """
 
     port: Any
     bits: int | None = None
-    rounds_activations: Callable[[int], str] | None = None
+    rounded: RoundedProducts | None = None
 
     @property
     def group_size(self) -> int:
@@ -70,7 +81,7 @@ class WeightQuantizer:
 
     def rounds(self, bits: int) -> str:
         """What activations are rounded to for matrices of this many bits: "int8", "int16", or "" for nothing."""
-        return self.rounds_activations(bits) if self.rounds_activations is not None else ""
+        return "" if self.rounded is None else self.rounded.rounds(bits)
 
     def keep(self, name: str, parts: Sequence[Any], config: ModelConfig, dtype: str) -> Any:
         """Convert words, scales and biases of a checkpoint to the device's form; none of them is rounded.
@@ -92,10 +103,10 @@ class WeightQuantizer:
     def _prepared(self, name: str, weights: Any, config: ModelConfig) -> Any:
         """The weights in the device's form; an embedding keeps its words, to look up rows.
 
-        Packed for the kernel of Day 4.1, every matrix has one form, in which rows can be looked up too.
+        Packed for a kernel, every matrix has one form, in which rows can be looked up too.
         """
-        if rounded := self.rounds(weights.bits):
-            return self.port.given.quantized_ways()[rounded].prepare(weights)
+        if self.rounded is not None and self.rounded.rounds(weights.bits):
+            return self.rounded.prepare(weights)
         form = "kernel"
         if name == EMBEDDING:
             form = "both" if config.tie_word_embeddings else "words"

@@ -1,24 +1,15 @@
 """Asynchronous scheduling, put on a loop: a step is planned before the results of the last one are known (Day 4.4)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from tiny_llm_engine.packed_model import PackedBatch
-from tiny_llm_engine.scheduled import Scheduled, SequenceState
+from tiny_llm_engine.request_life import SequenceState
+from tiny_llm_engine.scheduled import Scheduled
+from tiny_llm_engine.solution_types import ServingPackage
 from tiny_llm_engine.step_loop import StepLoop
 
 from ..parallel.pipeline import Pipeline
-
-
-@dataclass(frozen=True)
-class AheadTasks:
-    """The functions of a solution, see the tasks of Day 4.4."""
-
-    can_decode_ahead: Callable[[Any], bool]
-    make_room_ahead: Callable[[Any, Any], bool]
-    pack_ahead: Callable[[Sequence[Scheduled], Sequence[Any]], PackedBatch]
 
 
 class Ahead:
@@ -32,31 +23,30 @@ class Ahead:
     Args:
         loop: whose steps overlap. Its model has two stages, which are the steps in flight: `sources` of a batch count
             the draws of the one before. A plan is one call of the model.
-        tasks: of the solution.
+        names: the module `serving` of the solution, with the tasks of Day 4.4.
     """
 
-    def __init__(self, loop: StepLoop, tasks: AheadTasks):
-        self.loop, self.tasks = loop, tasks
+    def __init__(self, loop: StepLoop, names: ServingPackage):
+        self.loop = loop
+        self._can_decode_ahead: Callable[..., bool] = names.can_decode_ahead
+        self._pack_ahead: Callable[..., PackedBatch] = names.pack_ahead
         self._drawn: list[SequenceState] = []  # for which the batch submitted last draws tokens
 
     @classmethod
-    def put_on(cls, loop: StepLoop, tasks: AheadTasks, fill: Callable[[Pipeline], None]) -> "Ahead":
-        """Overlaps the steps of a loop.
-
-        Args:
-            fill: the solution's `fill_stages`.
-        """
-        made, scheduler = cls(loop, tasks), loop.scheduler
-        loop.calls = Pipeline(loop, fill, is_serial=True)
+    def put_on(cls, loop: StepLoop, names: ServingPackage) -> "Ahead":
+        """Overlaps the steps of a loop."""
+        made, scheduler = cls(loop, names), loop.scheduler
+        loop.calls = Pipeline(loop, names.fill_stages, is_serial=True)
         loop.pack = made.pack
         loop.hooks.request.append(made.let_decode)
         scheduler.plan_decodes = made.plan_decodes
-        scheduler.make_room = partial(tasks.make_room_ahead, scheduler)
+        make_room: Callable[..., bool] = names.make_room_ahead
+        scheduler.make_room = partial(make_room, scheduler)
         return made
 
     def let_decode(self, sequence: SequenceState) -> None:
         """Lets a request decode while tokens of it are in flight."""
-        sequence.decodes_ahead = self.tasks.can_decode_ahead
+        sequence.decodes_ahead = self._can_decode_ahead
 
     def plan_decodes(self, plan: list[Scheduled]) -> None:
         """Adds one token of each running request that is ready to decode, the oldest first."""
@@ -66,6 +56,6 @@ class Ahead:
 
     def pack(self, call: Sequence[Scheduled]) -> PackedBatch:
         """A call as a batch whose placeholders come from the batch before it."""
-        batch = self.tasks.pack_ahead(call, self._drawn)
+        batch = self._pack_ahead(call, self._drawn)
         self._drawn = [entry.sequence for entry in call if entry.needs_token]
         return batch

@@ -4,10 +4,12 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from tiny_llm_engine.backends.seeded_sampling import PendingDraws
-from tiny_llm_engine.packed_runner import PackedRunner
+from tiny_llm_engine.packed_model import PackedInputs
+from tiny_llm_engine.packed_runner import Forward, PackedRunner
 from tiny_llm_engine.solution_types import Array, PackedBatch, Sampled
 
 Drawn = tuple[PendingDraws, PendingDraws | None] | None  # tokens and prompts; None if no row is sampled
@@ -40,9 +42,9 @@ class AsyncRunner(PackedRunner):
         with self.backend_module.inference():
             # Made now: before the batch is computed, its blocks may belong to another request.
             forward, inputs = self.forward_of(bucket), self._inputs(batch, bucket)
-            if batch.sources and self._takes_lists:
-                inputs[0] = self._array(inputs[0])
-            padding = [-1] * (len(inputs[0]) - len(batch.sources))
+            ids = self._array(inputs.token_ids) if batch.sources and self._takes_lists else inputs.token_ids
+            inputs = replace(inputs, token_ids=ids)
+            padding = [-1] * (len(ids) - len(batch.sources))
             sources = self._array([*batch.sources, *padding]) if batch.sources else None
         self._submitted.append((batch, self._started(batch, forward, inputs, sources)))
         self.waste.count(batch, bucket, self.block_size)
@@ -69,13 +71,13 @@ class AsyncRunner(PackedRunner):
         drawn = self._launch(*step)
         return lambda: drawn
 
-    def _launch(self, batch: PackedBatch, forward: Callable, inputs: list[Array], sources: Array) -> Drawn:
+    def _launch(self, batch: PackedBatch, forward: Forward, inputs: PackedInputs, sources: Array) -> Drawn:
         with self.backend_module.inference():
             last, self._last = self._last, None  # also if this step fails
             self.prepare(batch)
             if sources is not None:
-                inputs[0] = self._fill_placeholders(inputs[0], sources, last)
-            logits = forward(*inputs)
+                inputs = replace(inputs, token_ids=self._fill_placeholders(inputs.token_ids, sources, last))
+            logits = forward(inputs)
             drawn = None if logits is None else self._draw(batch, logits)
             if drawn is not None:
                 self._last = drawn[0].ids

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tiny_llm_engine.engine_options import EngineOptions
 from tiny_llm_engine.machine import free_ram
 from tiny_llm_engine.models.hub import model_path
 from tiny_llm_engine.packed_runner import PackedRunner
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution_types import Event, ServingPackage
 
+from ..engine_options import EngineOptions
+from ..given import given_of
 from ..job import Job
-from ..port import Port
 from .block_folder import BlockFolder
 from .moves import FOLDER, GONE, MEMORY, POOL, QUANTIZED, BlockCosts, CopyFailed, Move, Place
 from .returns import ColdParts
@@ -185,12 +186,12 @@ def open_cold_store(
         made = runner.create_kv_pools(options.num_quantized_blocks, "int8")
         quantized = QuantizedBlocks(port, runner.pools, made)
     pools = runner.pools if quantized is None else quantized.quantized
-    block_bytes = port.given.host_pages(pools, 0).row_bytes
+    block_bytes = given_of(port).host_pages(pools, 0).row_bytes
     wanted = int(options.kv_offloading_size * GIB)
     if wanted > free_ram():
         sizes = f"{options.kv_offloading_size:g} GiB, and {free_ram() / GIB:.1f} GiB are free"
         raise ValueError(f"kv_offloading_size is {sizes}: give less")
-    pages = port.given.host_pages(pools, wanted // block_bytes)
+    pages = given_of(port).host_pages(pools, wanted // block_bytes)
     folder = open_folder(options, model, block_bytes)
     blocks = int(options.kv_offloading_folder_size * GIB) // block_bytes
     return ColdStore(pages, folder, quantized, costs, options.block_size, blocks)

@@ -7,7 +7,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tiny_llm_engine.admission import ServingState
 from tiny_llm_engine.packed_model import PackedBatch
-from tiny_llm_engine.scheduled import Scheduled, SequenceState
+from tiny_llm_engine.request_life import SequenceState
+from tiny_llm_engine.scheduled import Scheduled
 
 from .moves import FOLDER, GONE, BlockCosts, BlockReader, Choose, Move
 

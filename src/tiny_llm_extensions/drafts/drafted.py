@@ -4,7 +4,8 @@ from collections import abc
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tiny_llm_engine.scheduled import Scheduled, SequenceState, Text
+from tiny_llm_engine.request_life import SequenceState
+from tiny_llm_engine.scheduled import Scheduled, Text
 
 
 @dataclass(frozen=True)

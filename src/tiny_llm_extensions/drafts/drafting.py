@@ -1,26 +1,15 @@
 """Decodes that carry drafts, put on a loop: a step may check several tokens of a request (Leviathan et al., 2023)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from tiny_llm_engine.packed_model import PackedBatch, Sampled
 from tiny_llm_engine.scheduled import Scheduled
+from tiny_llm_engine.solution_types import ServingPackage
 from tiny_llm_engine.step_loop import StepLoop
 
 from .drafted import Drafted, drafts_of, has_drafts, sampled_requests
 from .proposals import Proposals
-
-
-@dataclass(frozen=True)
-class DraftTasks:
-    """The functions of a solution, see the tasks of Day 4.3."""
-
-    plan_drafts: Callable[[list[Scheduled], dict[int, list[int]], int, Any], None]
-    pack_drafts: Callable[[Sequence[Scheduled]], PackedBatch]
-    verify: Callable[[Sequence[int], Sequence[Sampled]], list[Sampled]]
-    rewind: Callable[[Any, int], None]
 
 
 class Drafting:
@@ -31,20 +20,25 @@ class Drafting:
 
     Args:
         loop: whose plans get drafts.
-        tasks: of the solution.
+        names: the module `serving` of the solution, with the tasks of Day 4.3.
         proposals: which requests have drafts, and how many.
         most_rows: rows that a step may sample; a padded step has a fixed number of them.
     """
 
-    def __init__(self, loop: StepLoop, tasks: DraftTasks, proposals: Proposals, most_rows: int):
-        self.loop, self.tasks, self.proposals, self.most_rows = loop, tasks, proposals, most_rows
+    def __init__(self, loop: StepLoop, names: ServingPackage, proposals: Proposals, most_rows: int):
+        self.loop, self.proposals, self.most_rows = loop, proposals, most_rows
+        self._plan_drafts: Callable[..., None] = names.plan_drafts
+        self._pack_drafts = names.pack_drafts
+        self._verify, self._rewind = names.verify, names.rewind
         self._pack = loop.pack  # a call without drafts
         self._taken: list[tuple[Scheduled, list[Sampled]]] = []  # what each entry of a call with drafts gets
 
     @classmethod
-    def put_on(cls, loop: StepLoop, tasks: DraftTasks, proposals: Proposals, most_rows: int) -> "Drafting":
+    def put_on(
+        cls, loop: StepLoop, names: ServingPackage, proposals: Proposals, most_rows: int
+    ) -> "Drafting":
         """Puts drafts on a loop."""
-        made = cls(loop, tasks, proposals, most_rows)
+        made = cls(loop, names, proposals, most_rows)
         loop.pack = made.pack
         loop.hooks.plan.append(made)
         loop.hooks.batch.append(made.put_answers_into)
@@ -60,11 +54,11 @@ class Drafting:
         sampled = sum(entry.needs_token for entry in plan)
         proposed = self.proposals.of(plan, self.most_rows - sampled)
         budget, allocator = self.loop.scheduler.max_num_batched_tokens, self.loop.allocator
-        self.tasks.plan_drafts(plan, proposed, budget, allocator)
+        self._plan_drafts(plan, proposed, budget, allocator)
 
     def pack(self, call: Sequence[Scheduled]) -> PackedBatch:
         """The tokens of a call in one row, with a sampled row after each draft."""
-        return self.tasks.pack_drafts(call) if has_drafts(call) else self._pack(call)
+        return self._pack_drafts(call) if has_drafts(call) else self._pack(call)
 
     def put_answers_into(self, batch: PackedBatch, call: Sequence[Scheduled]) -> None:
         """Where drawing looks at the answers so far: the drafts before a row are part of its answer."""
@@ -80,7 +74,7 @@ class Drafting:
         for entry in call:
             if entry.needs_token:
                 drafts = drafts_of(entry)
-                self._taken.append((entry, self.tasks.verify(drafts, list(islice(draws, 1 + len(drafts))))))
+                self._taken.append((entry, self._verify(drafts, list(islice(draws, 1 + len(drafts))))))
         return [*(tokens[0] for _, tokens in self._taken), *draws]
 
     def committed(self, call: Sequence[Scheduled]) -> None:
@@ -101,4 +95,4 @@ class Drafting:
                 self.loop.events.deliver()
         if not sequence.is_done:
             sequence.block_table.register(sequence.known_tokens, sequence.num_computed)
-            self.tasks.rewind(sequence.block_table, sequence.num_computed)
+            self._rewind(sequence.block_table, sequence.num_computed)

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from tiny_llm_engine.scheduled import Scheduled, SequenceState
+from tiny_llm_engine.request_life import SequenceState
+from tiny_llm_engine.scheduled import Scheduled
 
 from .drafted import Proposer, SpeculationCounts
 

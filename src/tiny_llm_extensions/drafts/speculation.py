@@ -4,13 +4,14 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from tiny_llm_engine.engine_options import EngineLimits, EngineOptions
+from tiny_llm_engine.engine_options import EngineLimits
 from tiny_llm_engine.packed_runner import PackedRunner
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution_types import Network, ServingPackage
-from tiny_llm_engine.speculative_config import SpeculativeConfig
+from tiny_llm_extensions.drafts.speculative_config import SpeculativeConfig
 
+from ..engine_options import EngineOptions
 from ..graphs.step_shapes import StepShapes
-from ..port import Port
 from .draft_model import DraftModel
 from .proposals import Proposals
 from .row_costs import measured_row_costs

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tiny_llm_engine.packed_model import PackedInputs
 from tiny_llm_engine.packed_runner import PackedRunner
-from tiny_llm_engine.solution_types import Bucket, Buckets, PackedBatch
+from tiny_llm_engine.solution_types import Array, Bucket, Buckets, PackedBatch
 
 Progress = Callable[[int, int], object]
 
@@ -35,8 +36,13 @@ def put_capture_on(
             solution's `capture_step`.
         is_captured: whether steps of a bucket are; the others run the model as it is.
     """
-    plain, captured = runner.plain_forward, capture(runner.plain_forward)
-    runner.forward_of = lambda bucket: captured if is_captured(bucket) else plain
+    plain = runner.plain_forward
+    captured = capture(lambda *arrays: plain(PackedInputs.of(arrays)))
+
+    def replayed(inputs: PackedInputs) -> Array | None:
+        return captured(*inputs.flatten())
+
+    runner.forward_of = lambda bucket: replayed if is_captured(bucket) else plain
 
 
 def warm_up(runner: PackedRunner, on_progress: Progress = lambda done, total: None) -> None:

@@ -4,14 +4,17 @@ import warnings
 from typing import Any
 
 from tiny_llm_engine.arrays.windows import inner_layer
-from tiny_llm_engine.engine_options import EngineLimits, EngineOptions
+from tiny_llm_engine.engine_options import EngineLimits
 from tiny_llm_engine.packed_runner import PackedRunner
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.progress_bar import warm_up_bar
 from tiny_llm_engine.solution_types import Bucket, Buckets, Network, PackedBatch, ServingPackage
 from tiny_llm_engine.user_cache import user_cache
 
+from ..engine_options import EngineOptions
+from ..given import given_of
 from ..parallel.other_ranks import OtherRanks
-from ..port import Port
+from ..runners import packed_runner
 from .pad_batch import pad_batch
 from .padded_steps import warm_up, warm_up_on
 
@@ -31,7 +34,7 @@ def will_compile(port: Port, enforce_eager: bool | None) -> bool:
     """
     if enforce_eager or (enforce_eager is None and port.device not in BY_DEFAULT):
         return False
-    missing = port.given.cannot_compile(port.device)
+    missing = given_of(port).cannot_compile(port.device)
     if missing is None:
         return True
     if enforce_eager is False:
@@ -98,7 +101,7 @@ class StepShapes:
     def _make_buckets(self) -> Buckets | None:
         """The shapes of all steps; None when nothing is padded."""
         options, limits = self.options, self.limits
-        fixed = self.port.given.fixed_sizes(self.port.device) if self.is_compiled else ("pages",)
+        fixed = given_of(self.port).fixed_sizes(self.port.device) if self.is_compiled else ("pages",)
         strategy = options.bucketing_strategy or ("exponential" if "tokens" in fixed else None)
         if strategy is None:
             return None
@@ -123,13 +126,19 @@ class StepShapes:
         if self.is_compiled:
             keep_compiled(self.port)
             where = self.port.device, FREE_SHAPES if self.buckets is None else self.num_shapes
-            network = self.port.given.compile_model(network, *where)
+            network = given_of(self.port).compile_model(network, *where)
             # A graph cannot contain what the host reads.
             if all(getattr(inner_layer(each).mlp, "reads_no_count", True) for each in network.layers):
-                capture["capture"] = lambda forward: self.port.given.capture_step(forward, *where)
+                capture["capture"] = lambda forward: given_of(self.port).capture_step(forward, *where)
                 capture["is_captured"] = self.is_captured
-        runner = self.port.packed_runner(
-            network, self.num_blocks, self.options.block_size, buckets=self.buckets, ranks=ranks, **capture
+        runner = packed_runner(
+            self.port,
+            network,
+            self.num_blocks,
+            self.options.block_size,
+            buckets=self.buckets,
+            ranks=ranks,
+            **capture,
         )
         runner.max_model_len = self.limits.max_model_len
         return runner

@@ -10,15 +10,17 @@ import threading
 from contextlib import nullcontext, suppress
 from typing import Any
 
-from tiny_llm_engine.engine_options import EngineLimits
 from tiny_llm_engine.packed_runner import PackedRunner
-from tiny_llm_engine.solution_types import Group, Network
+from tiny_llm_engine.port import Port
+from tiny_llm_engine.solution_types import Network
 
+from ..engine_options import limits_of
+from ..given import given_of
 from ..graphs.step_shapes import StepShapes
 from ..job import Job
 from ..load_job import network_of, port_of
-from ..port import Port
 from .channel import Channel, step_of
+from .groups import Group
 from .link_speed import run_sums
 from .meeting_point import CONTACT, Contact
 from .other_ranks import compute_beside
@@ -52,7 +54,7 @@ class Follower:
         threading.Thread(target=self._beat, daemon=True).start()
         self.port = port_of(self.job)
         self.channel.send({"state": "ready to join"})
-        group = self.port.given.join_launched(self.port.device) if self.group is None else self.group
+        group = given_of(self.port).join_launched(self.port.device) if self.group is None else self.group
         self.group = timed(self.port, group, self.job.options.has_stages)
         share_threads(self.port, self.group.size)
         self.network, _ = network_of(self.job, self.port, self.group)
@@ -84,9 +86,9 @@ def runner_of(port: Port, network: Network, job: Job, num_blocks: int, is_profil
     """A runner with the shapes and pools of rank 0's, compiled if that is."""
     options = job.options
     if is_profiled:
-        kept = {"kv_cache_dtype": options.kv_cache_dtype}
-        return port.packed_runner(network, num_blocks, options.block_size, **kept)
-    limits = EngineLimits.of(options, port.serving, network.config)
+        kind = options.kv_cache_dtype
+        return port.packed_runner(network, num_blocks, options.block_size, kv_cache_dtype=kind)
+    limits = limits_of(options, port.serving, network.config)
     return StepShapes(port, port.serving, options, limits, num_blocks).new_runner(network)
 
 

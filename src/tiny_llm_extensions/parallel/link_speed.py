@@ -4,9 +4,9 @@ import time
 from statistics import median
 from typing import Any
 
-from tiny_llm_engine.solution_types import Group
+from tiny_llm_engine.port import Port
 
-from ..port import Port
+from .groups import Group
 
 ROUNDS = 5  # measured, after one that warms up
 

@@ -1,11 +1,11 @@
 """The last stage of a pipeline, in the process that plans: it announces a batch to all stages and draws its tokens."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tiny_llm_engine.packed_runner import PackedRunner
+from tiny_llm_engine.packed_model import PackedInputs
+from tiny_llm_engine.packed_runner import Forward, PackedRunner
 from tiny_llm_engine.solution_types import Array, Bucket, PackedBatch, Sampled
 
 from .other_ranks import OtherRanks, RankError, finish_together
@@ -22,7 +22,7 @@ class PipelinedRunner(PackedRunner):
     def __init__(self, *arguments: Any, ranks: OtherRanks, **options: Any):
         super().__init__(*arguments, **options)
         self.ranks, self.num_stages = ranks, ranks.size
-        self._submitted: deque[tuple[PackedBatch, Callable, Sequence[Array]]] = deque()
+        self._submitted: deque[tuple[PackedBatch, Forward, PackedInputs]] = deque()
 
     def run(self, batch: PackedBatch) -> list[Sampled]:
         """See `PackedModel.run`. Only while no batch is submitted."""
@@ -59,7 +59,7 @@ class PipelinedRunner(PackedRunner):
         batch, forward, inputs = self._submitted.popleft()
         self.ranks.group.end_planning()
         with self.ranks.group.computing(), self.ranks.computing():
-            return batch, finish_together(self, forward(*inputs))
+            return batch, finish_together(self, forward(inputs))
 
     def compute(self, batch: PackedBatch, bucket: Bucket | None) -> list[Sampled]:
         self._announce(batch, bucket)

@@ -4,11 +4,12 @@ import os
 import sys
 from contextlib import ExitStack
 
-from tiny_llm_engine.solution_types import Group
+from tiny_llm_engine.port import Port
 
+from ..given import given_of
 from ..job import Job
-from ..port import Port
 from .follower import follow
+from .groups import Group
 from .meeting_point import KEY_LENGTH, Contact, MeetingPoint, start_process
 from .other_ranks import OtherRanks
 from .ranks import PATIENCE_SECONDS, Ranks, share_threads
@@ -31,7 +32,7 @@ def ranks_of(port: Port, job: Job) -> OtherRanks:
     size = job.options.num_ranks
     if size == 1:
         return OtherRanks()
-    place = port.given.launched()
+    place = given_of(port).launched()
     if place is None:
         return started_ranks(port, job, size)
     if place.size != size:
@@ -57,7 +58,7 @@ def follow_if_launched(solution: str, backend: str, size: int) -> None:
     if size == 1 or not LAUNCHED_BY.intersection(os.environ):
         return  # found without a port, for that imports an array library
     port = Port(solution, backend)
-    place = port.given.launched()
+    place = given_of(port).launched()
     if place is not None and place.rank > 0:
         launched_ranks(port, place.host)
 
@@ -65,7 +66,7 @@ def follow_if_launched(solution: str, backend: str, size: int) -> None:
 def started_ranks(port: Port, job: Job, size: int) -> Ranks:
     """Starts the other ranks on this machine."""
     with ExitStack() as undo, ExitStack() as at_the_end:
-        meeting, point = port.given.Meeting(size), MeetingPoint()
+        meeting, point = given_of(port).Meeting(size), MeetingPoint()
         at_the_end.callback(meeting.close)
         at_the_end.callback(point.close)
         processes = {}
@@ -90,7 +91,7 @@ def launched_ranks(port: Port, host: str) -> Ranks:
     Args:
         host: name or address of the machine of rank 0.
     """
-    group = port.given.join_launched(port.device)
+    group = given_of(port).join_launched(port.device)
     point = MeetingPoint(host) if group.rank == 0 else None
     door = point and point.contact(0)
     contact = Contact(group.rank, host, *shared_door(port, group, door))

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from tiny_llm_engine.backend import Backend
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution_types import Array
-
-from ..port import Port
 
 KEPT = 4096  # micro-batches
 

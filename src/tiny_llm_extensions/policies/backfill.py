@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from tiny_llm_engine.admission import Admission, Served, ServingState
-from tiny_llm_engine.request_life import WaitingLine
+from tiny_llm_engine.admission import Admission, Served, ServingState, WaitingLine
 
 LOOK = 32  # requests that are tried past one without room, until somebody leaves
 

@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
-from tiny_llm_engine.scheduled import Scheduled, SequenceState
+from tiny_llm_engine.request_life import SequenceState
+from tiny_llm_engine.scheduled import Scheduled
 
 
 class Plans(Protocol):

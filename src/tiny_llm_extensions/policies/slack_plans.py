@@ -7,7 +7,8 @@ import math
 from typing import Any, Protocol
 
 from tiny_llm_engine.admission import Blocks, ServingState
-from tiny_llm_engine.scheduled import Scheduled, SequenceState
+from tiny_llm_engine.request_life import SequenceState
+from tiny_llm_engine.scheduled import Scheduled
 
 from .backfill import Backfill
 

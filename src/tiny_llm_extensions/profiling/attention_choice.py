@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from tiny_llm_engine.backends.samples import medians
+from tiny_llm_engine.port import Port
 
-from ..port import Port
+from ..given import given_of
 from .product_choice import ROUNDS, USUAL, Seconds, kept_seconds, wanted_here
 
 NATIVE = "native"
@@ -26,7 +27,7 @@ def has_chunk_kernel(port: Port, wanted: str | None = None) -> bool:
     Args:
         wanted: "measured"; "usual" does not measure; None reads TINY_LLM_PRODUCTS, and is "measured".
     """
-    ways = port.given.chunk_ways() if port.device == "cpu" else {}
+    ways = given_of(port).chunk_ways() if port.device == "cpu" else {}
     if NATIVE not in ways or (wanted or wanted_here()) == USUAL:
         return True
     seconds = measured_seconds(port)
@@ -36,14 +37,14 @@ def has_chunk_kernel(port: Port, wanted: str | None = None) -> bool:
 def measured_seconds(port: Port) -> Seconds:
     """The seconds of each way by the length of the text, from the file or measured now."""
     what = {"attention": [HEADS, KV_HEADS, SIZE], "dtype": port.float_dtype}
-    return kept_seconds(port, what, set(port.given.chunk_ways()), lambda: measure(port))
+    return kept_seconds(port, what, set(given_of(port).chunk_ways()), lambda: measure(port))
 
 
 def measure(port: Port) -> Seconds:
     """Time every way, in turns: medians, in seconds per call."""
     by_text = {tokens: _of_text(port, tokens) for tokens in TEXTS}
     return {
-        name: {tokens: each[name] for tokens, each in by_text.items()} for name in port.given.chunk_ways()
+        name: {tokens: each[name] for tokens, each in by_text.items()} for name in given_of(port).chunk_ways()
     }
 
 
@@ -58,4 +59,4 @@ def _of_text(port: Port, tokens: int) -> dict[str, float]:
     def attend(way: Callable[..., Any]) -> None:
         port.backend_module.evaluate(way(*arguments))
 
-    return medians({name: partial(attend, way) for name, way in port.given.chunk_ways().items()}, ROUNDS)
+    return medians({name: partial(attend, way) for name, way in given_of(port).chunk_ways().items()}, ROUNDS)

@@ -1,12 +1,14 @@
 """Measurements before an engine's first request: memory of the largest step, and cost of steps."""
 
-from tiny_llm_engine.engine_options import EngineLimits, EngineOptions
+from tiny_llm_engine.engine_options import EngineLimits
 from tiny_llm_engine.packed_runner import PackedRunner
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution_types import Array, Network, PackedBatch, ServingPackage, StepProfile
 
+from ..engine_options import EngineOptions
 from ..graphs.pad_batch import pad_batch
 from ..parallel.other_ranks import OtherRanks
-from ..port import Port
+from ..runners import packed_runner
 from .kv_budget import blocks_that_fit, check_pool, kv_bytes_per_token
 from .step_timer import SIZES, StepTimer, fit_line
 
@@ -42,7 +44,7 @@ def measured_num_blocks(
     def peak_bytes() -> int:
         if ranks.size > 1:
             ranks.make_pools(1, is_profiled=True)
-        runner = port.packed_runner(network, 1, size, ranks=ranks, kv_cache_dtype=options.kv_cache_dtype)
+        runner = packed_runner(port, network, 1, size, ranks=ranks, kv_cache_dtype=options.kv_cache_dtype)
         batch = profiling_batch(names, limits.max_num_batched_tokens, options.max_num_seqs, longest, size)
 
         def run() -> Array:

@@ -16,10 +16,11 @@ from typing import Any
 
 from tiny_llm_engine.backends.samples import medians
 from tiny_llm_engine.machine import load_per_core, processor_name
+from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution_types import Network
 from tiny_llm_engine.user_cache import user_cache
 
-from ..port import Port
+from ..given import given_of
 
 MEASURED, USUAL = "measured", "usual"
 VARIABLE = "TINY_LLM_PRODUCTS"  # one of these two, where nothing else is asked for
@@ -50,13 +51,13 @@ def choose_products(port: Port, network: Network, wanted: str | None = None, com
         ValueError: the variable is something else.
     """
     wanted = wanted or wanted_here()
-    ways = port.given.product_ways() if has_choice(port) else {}
+    ways = given_of(port).product_ways() if has_choice(port) else {}
     if not ways or wanted == USUAL:
         if not compiles and port.device == "cpu":
-            port.given.use_products(network, "plain")
+            given_of(port).use_products(network, "plain")
         return ""
     layout, plain = choice_of(measured_seconds(port), {name: way.layout for name, way in ways.items()})
-    port.given.use_products(network, layout, plain)
+    given_of(port).use_products(network, layout, plain)
     return in_words(layout, plain)
 
 
@@ -75,7 +76,7 @@ def has_choice(port: Port) -> bool:
 
 def report(port: Port) -> str:
     """The chosen products of the port's type in one line, with the speed at which each way reads weights."""
-    layouts = {name: way.layout for name, way in port.given.product_ways().items()}
+    layouts = {name: way.layout for name, way in given_of(port).product_ways().items()}
     if not layouts:
         return "nothing to choose"
     seconds = measured_seconds(port)
@@ -120,7 +121,7 @@ def choice_of(seconds: Seconds, layouts: Mapping[str, str]) -> tuple[str, tuple[
 def measured_seconds(port: Port) -> Seconds:
     """The seconds of each way, from the file or measured now."""
     return kept_seconds(
-        port, {"dtype": port.float_dtype}, set(port.given.product_ways()), lambda: measure(port)
+        port, {"dtype": port.float_dtype}, set(given_of(port).product_ways()), lambda: measure(port)
     )
 
 
@@ -181,7 +182,7 @@ def measure(port: Port) -> Seconds:
     """Time every way at each number of rows, in turns: medians, in seconds per byte of weights."""
     weights = matrix(port, SHAPE)
     return measure_ways(
-        port, port.given.product_ways(), lambda: copy_of(port, weights), weights.nbytes, BYTES
+        port, given_of(port).product_ways(), lambda: copy_of(port, weights), weights.nbytes, BYTES
     )
 
 

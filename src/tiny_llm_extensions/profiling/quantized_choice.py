@@ -4,12 +4,12 @@ The kernel of Day 4.1 multiplies them by 4 or 8 bits as integers; the usual way 
 kept as that of `product_choice` is.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..port import Port
+from tiny_llm_engine.port import Port
+
+from ..given import given_of
 from .product_choice import (
     SHAPE,
     USUAL,
@@ -32,24 +32,44 @@ GROUP_SIZE = 64
 BYTES = {1: 2**26, 4: 2**24, 16: 2**23, 128: 2**21}
 
 
-def activation_choice(port: Port, wanted: str | None) -> Callable[[int], str]:
-    """What activations are rounded to for matrices of this many bits: "int8", "int16" or, if they are not, "".
+@dataclass(frozen=True)
+class ActivationChoice:
+    """`RoundedProducts` by the kernel of Day 4.1.
+
+    Args:
+        wanted: see `activation_choice`.
+    """
+
+    port: Port
+    wanted: str | None
+
+    def rounds(self, bits: int) -> str:
+        """ "int8", "int16" or, if activations are not rounded, ""."""
+        return rounds_activations(self.port, self.wanted, bits)
+
+    def prepare(self, weights: Any) -> Any:
+        """The matrix for the kernel."""
+        return given_of(self.port).quantized_ways()[self.rounds(weights.bits)].prepare(weights)
+
+
+def activation_choice(port: Port, wanted: str | None) -> ActivationChoice:
+    """What activations are rounded to for products with quantised weights.
 
     Args:
         wanted: "int8", "int16", "float", or None for the faster one of the last two on this machine: measured when it
             is first asked for.
 
     Raises:
-        ValueError: they are to be rounded, and the kernel does not run here. The answer raises it if TINY_LLM_PRODUCTS
-            is unknown.
+        ValueError: they are to be rounded, and the kernel does not run here. `rounds` raises it if TINY_LLM_PRODUCTS is
+            unknown.
     """
     if wanted in ROUNDED and (problem := kernel_problem(port)):
         raise ValueError(f'activations is "{wanted}", and {problem}; leave activations out to do without')
-    return partial(rounds_activations, port, wanted)
+    return ActivationChoice(port, wanted)
 
 
 def rounds_activations(port: Port, wanted: str | None, bits: int) -> str:
-    """The answer of `activation_choice`."""
+    """See `ActivationChoice.rounds`."""
     if wanted is not None:
         return "" if wanted == FLOAT else wanted
     if wanted_here() == USUAL or kernel_problem(port):
@@ -65,16 +85,18 @@ def kernel_problem(port: Port) -> str | None:
         return f"the kernel is for a CPU, not for {port.device}"
     if port.float_dtype not in ("float32", "bfloat16"):
         return f"the kernel has no {port.float_dtype}: choose bfloat16 or float32"
-    if problem := port.given.kernels.quantized_product.problem:
+    if problem := given_of(port).kernels.quantized_product.problem:
         return f"the kernel does not run here: {problem}"
     return (
-        None if ROUNDED[0] in port.given.quantized_ways() else f"the port {port.name} does not use the kernel"
+        None
+        if ROUNDED[0] in given_of(port).quantized_ways()
+        else f"the port {port.name} does not use the kernel"
     )
 
 
 def layouts(port: Port) -> dict[str, str]:
     """The layout of each way that may be a default."""
-    return {name: way.layout for name, way in port.given.quantized_ways().items() if name in DEFAULTS}
+    return {name: way.layout for name, way in given_of(port).quantized_ways().items() if name in DEFAULTS}
 
 
 def report(port: Port, bits: int) -> str:
@@ -88,7 +110,7 @@ def report(port: Port, bits: int) -> str:
 def measured_seconds(port: Port, bits: int) -> Seconds:
     """The seconds of each way per byte of weights, from the file or measured now."""
     what = {"bits": bits, "dtype": port.float_dtype}
-    return kept_seconds(port, what, set(port.given.quantized_ways()), lambda: measure(port, bits))
+    return kept_seconds(port, what, set(given_of(port).quantized_ways()), lambda: measure(port, bits))
 
 
 def measure(port: Port, bits: int) -> Seconds:
@@ -99,4 +121,4 @@ def measure(port: Port, bits: int) -> Seconds:
         names = "weight", "scales", "biases"
         return replace(plain_copy, **{name: copy_of(port, getattr(plain_copy, name)) for name in names})
 
-    return measure_ways(port, port.given.quantized_ways(), copy, SHAPE[0] * SHAPE[1] * bits // 8, BYTES)
+    return measure_ways(port, given_of(port).quantized_ways(), copy, SHAPE[0] * SHAPE[1] * bits // 8, BYTES)

@@ -26,7 +26,7 @@ def grouped_product_by_expert(x: mx.array, weights: Any, counts: mx.array) -> mx
     return mx.concatenate(outputs) if outputs else mx.zeros((0, weights[0].shape[0]), x.dtype)
 
 
-def grouped_product(x: mx.array, weights: Experts, counts: mx.array) -> mx.array:
+def grouped_matmul(x: mx.array, weights: Experts, counts: mx.array) -> mx.array:
     """`grouped_product_by_expert`, or one call of MLX that reads no count on the host, where it has one. Given."""
     if not reads_no_count(weights):
         return grouped_product_by_expert(x, weights, counts)

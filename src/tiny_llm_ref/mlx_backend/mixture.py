@@ -18,7 +18,7 @@ from tiny_llm_extensions.parallel.groups import Group
 from ..serving.parallel.shards import vocabulary_of
 from .basics import linear_layer, silu
 from .expert_parallel import run_on_ranks
-from .grouped_product import grouped_product
+from .grouped_product import grouped_matmul
 from .quantized_weights import QuantizedWeights
 from .qwen3_week2 import dense_mlp
 from .router import combine_experts, route, sort_by_expert
@@ -111,11 +111,11 @@ class MixtureOfExperts:
 
     def compute(self, rows: mx.array, counts: mx.array) -> mx.array:
         """The same by the experts of this process."""
-        gate_up = grouped_product(rows, self.w_gate_up, counts)
+        gate_up = grouped_matmul(rows, self.w_gate_up, counts)
         if isinstance(self.w_down, ExpertMatrices) and is_native(self.w_down[0]):
-            return grouped_product(gated(gate_up), self.w_down, counts)
+            return grouped_matmul(gated(gate_up), self.w_down, counts)
         gate, up = mx.split(gate_up, 2, axis=-1)
-        return grouped_product(silu(gate) * up, self.w_down, counts)
+        return grouped_matmul(silu(gate) * up, self.w_down, counts)
 
 
 class SummedMixture:

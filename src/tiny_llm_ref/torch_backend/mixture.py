@@ -17,7 +17,7 @@ from tiny_llm_extensions.parallel.groups import Group
 from ..serving.parallel.shards import vocabulary_of
 from .basics import linear_layer, silu
 from .expert_parallel import run_on_ranks
-from .grouped_product import grouped_product
+from .grouped_product import grouped_matmul
 from .qwen3_week2 import dense_mlp
 from .router import combine_experts, route, sort_by_expert
 from .tensor_parallel import sum_over_ranks
@@ -94,8 +94,8 @@ class MixtureOfExperts:
 
     def compute(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """The same by the experts of this process."""
-        gate, up = grouped_product(rows, self.w_gate_up, counts).chunk(2, dim=-1)
-        return grouped_product(silu(gate) * up, self.w_down, counts)
+        gate, up = grouped_matmul(rows, self.w_gate_up, counts).chunk(2, dim=-1)
+        return grouped_matmul(silu(gate) * up, self.w_down, counts)
 
 
 class SummedMixture:

@@ -5,8 +5,7 @@ from typing import Protocol
 
 import torch
 
-from tiny_llm_extensions.gaudi.hpu_quantized import uint4_matrix
-from tiny_llm_extensions.kernels.torch.int4 import Int4Matrix, has_int4_kernel
+from tiny_llm_engine.arrays.torch.int4 import Int4Matrix, has_int4_kernel
 
 from .quantize import (
     check_product,
@@ -168,6 +167,8 @@ def _prepared(w: QuantizedWeights, device: torch.device | str) -> PreparedMatrix
     if words.device.type == "hpu":
         return None  # on the device already, as words: only a load makes the kernel's layout, from words on the CPU
     if str(device).startswith("hpu"):
+        from tiny_llm_extensions.gaudi.hpu_quantized import uint4_matrix
+
         return uint4_matrix(words_to_numbers(words, 4), scales, biases, device)
     if not has_int4_kernel(device):
         return None

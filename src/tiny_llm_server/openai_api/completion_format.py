@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from tiny_llm_engine.loop_state import Piece
 from tiny_llm_engine.models.files import Json
 from tiny_llm_engine.models.tokenization import Tokenizer
-from tiny_llm_engine.scheduled import Piece
 from tiny_llm_engine.solution_types import Sampled
 
 from .formats import AnswerFormat, Columns, columns

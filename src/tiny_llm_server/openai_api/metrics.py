@@ -165,7 +165,7 @@ class EngineMetrics:
         self._registry.register(EngineCounters(engine, self._label))
         options = {name: str(getattr(engine.options, name)) for name in CACHE_OPTIONS}
         numbers = {"num_gpu_blocks": str(engine.allocator.num_blocks)}
-        cache = {**numbers, "cache_dtype": engine.options.kv_cache_dtype, **options}
+        cache = {**numbers, "cache_dtype": getattr(engine.options, "kv_cache_dtype", "auto"), **options}
         name, about = "vllm:cache_config_info", "options of the KV cache, as labels"
         Gauge(name, about, [*cache], registry=self._registry).labels(**cache).set(1)
 

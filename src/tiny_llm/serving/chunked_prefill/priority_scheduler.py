@@ -1,6 +1,6 @@
 """Priority queue with two classes and ageing, so that nothing starves."""
 
-from tiny_llm_engine.request_life import FifoQueue
+from tiny_llm_engine.admission import FifoQueue
 
 from .request import Request
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tiny_llm_engine.request_life import FifoQueue, RequestQueue
+from tiny_llm_engine.admission import FifoQueue, RequestQueue
 
 from .request import Request
 

@@ -6,8 +6,7 @@ Knows requests, streams and steps. Knows no HTTP, no text, no arrays: `tiny_llm_
 import asyncio
 from collections import abc
 
-from tiny_llm_engine.loop_state import LoopState, NotServing, QueueFull
-from tiny_llm_engine.scheduled import EngineRequest, Piece
+from tiny_llm_engine.loop_state import LoopState, NotServing, Piece, QueueFull, StreamedRequest
 
 from .request_stream import RequestStream
 
@@ -35,7 +34,7 @@ class EngineLoop(LoopState):
 
     # Admission, on the event loop's thread.
 
-    def submit(self, requests: abc.Sequence[EngineRequest]) -> RequestStream:
+    def submit(self, requests: abc.Sequence[StreamedRequest]) -> RequestStream:
         """Accepts the requests of one reader for the next turn: all of their answers, or none.
 
         Args:

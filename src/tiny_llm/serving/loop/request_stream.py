@@ -4,7 +4,7 @@ import asyncio
 from collections import abc
 from collections.abc import AsyncIterator, Callable
 
-from tiny_llm_engine.scheduled import EngineRequest, Piece
+from tiny_llm_engine.loop_state import Piece, StreamedRequest
 
 
 class RequestStream:
@@ -20,7 +20,7 @@ class RequestStream:
         abandon: called with the stream when its reader leaves before the end.
     """
 
-    def __init__(self, requests: abc.Sequence[EngineRequest], abandon: Callable[["RequestStream"], None]):
+    def __init__(self, requests: abc.Sequence[StreamedRequest], abandon: Callable[["RequestStream"], None]):
         self.requests = list(requests)
         self.sequences = [sequence for request in requests for sequence in request.sequences]
         self._abandon = abandon

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tiny_llm_engine.events import TokenTimes
 from tiny_llm_engine.solution_types import AnswerSequence, BlockAllocator, Event, PackedModel, ServingPackage
 from tiny_llm_engine.step_loop import StepLoop
+from tiny_llm_extensions.make_loop import make_loop
 
 from ..simulation.cost_fit import fit_line
 from ..simulation.simulator import Simulation, StuckScheduler
@@ -76,7 +77,7 @@ class IncidentRun:
         kind = self.names.POLICIES[self.policy]
         if self.case.late_frees:
             kind, allocator = late_scheduler(kind), late_allocator(self.names, allocator, self._late)
-        return self.names.make_loop(kind, model, allocator, **options)
+        return make_loop(self.names, kind, model, allocator, **options)
 
     def _late(self, come_back: Callable[[], None]) -> None:
         self.simulation.at(self.simulation.clock() + LATE, come_back)

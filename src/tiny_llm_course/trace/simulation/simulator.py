@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 
 from tiny_llm_engine.solution_types import AnswerSequence, Event, ServingPackage
+from tiny_llm_extensions.make_loop import make_loop
 
 from ..serve import EndlessTokenizer
 from ..text import counted
@@ -78,7 +79,7 @@ class Simulation:
         self.allocator = names.BlockAllocator(
             num_blocks, block_size, watermark=watermark, enable_prefix_caching=enable_prefix_caching
         )
-        make = partial(names.make_loop, policy) if loop is None else loop
+        make = partial(make_loop, names, policy) if loop is None else loop
         self.loop = make(self.model, self.allocator, clock=self.clock, on_event=self._emit, **options)
         self.steps = self.skipped = 0  # steps of the scheduler, and those of them that were skipped
         self._on_event, self._tokenizer = on_event, EndlessTokenizer()

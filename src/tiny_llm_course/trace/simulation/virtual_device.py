@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiny_llm_engine.solution_types import PackedBatch, Sampled, ServingPackage
+from tiny_llm_extensions.make_loop import make_loop
 
 from ..serve import EndlessTokenizer
 from .simulated_model import SimulatedClock
@@ -105,7 +106,7 @@ def served_on_device(
     """
     device = VirtualDevice(names.Sampled, host_seconds, step_seconds)
     allocator = names.BlockAllocator(len(answers) * 16, 16)
-    served = names.make_loop("hybrid", device, allocator, clock=device.clock, **steps_of(is_ahead))
+    served = make_loop(names, "hybrid", device, allocator, clock=device.clock, **steps_of(is_ahead))
     for number, answer in enumerate(answers):
         sampling = names.SamplingParams(max_tokens=answer, ignore_eos=True)
         options = {"request_id": number, "sampling": sampling, "max_seq_len": 256}

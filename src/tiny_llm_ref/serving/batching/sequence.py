@@ -3,12 +3,10 @@
 from collections import abc
 from typing import Any
 
-from tiny_llm_engine import packed_model
-from tiny_llm_engine.packed_model import PackedBatch, PackedInputs
+from tiny_llm_engine.packed_model import PackedBatch
+from tiny_llm_engine.request_life import SequenceState
 from tiny_llm_engine.sampling import SamplingParams
-from tiny_llm_engine.scheduled import Scheduled, SequenceState
-
-from ..blocks.block_table import flat_blocks
+from tiny_llm_engine.scheduled import Scheduled
 
 
 class Sequence(SequenceState):
@@ -113,13 +111,3 @@ def pack(plan: abc.Sequence[Scheduled]) -> PackedBatch:
             batch.sampling.append(entry.sequence.sampling)
     # END TASK
     return batch
-
-
-def inputs_of(batch: PackedBatch, page_size: int, pad_block: int, window: int | None = None) -> PackedInputs:
-    """What a model computes of a batch, as lists, with the pages that `flat_blocks` lists. Given.
-
-    Args:
-        page_size, pad_block: the pools' page size, and the block that padding reads and writes.
-        window: how many tokens are seen in layers with a sliding window; None if the model has no such layers.
-    """
-    return packed_model.inputs_of(batch, page_size, pad_block, window, flat_blocks)

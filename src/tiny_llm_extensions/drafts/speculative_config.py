@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .sampling import plain_number
+from tiny_llm_engine.sampling import plain_number
 
 METHODS = ("ngram", "draft_model")
 LOOKUP = ("prompt_lookup_min", "prompt_lookup_max")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tiny_llm_engine.backend import load_backend
-from tiny_llm_engine.solution import resolve, resolve_serving
-from tiny_llm_engine.solution_types import Array, PortNames, ServingPackage
-
-from .given import Given
+from .backend import load_backend
+from .solution import resolve, resolve_serving
+from .solution_types import Array, PortNames, ServingPackage
 
 if TYPE_CHECKING:  # NumPy costs a tenth of a second, and `--help` needs none of it
     import numpy as np
 
-    from tiny_llm_engine.model_runner import ModelRunner
-    from tiny_llm_engine.packed_runner import PackedRunner
+    from .model_runner import ModelRunner
+    from .packed_runner import PackedRunner
+
+# On a Gaudi each shape is a program of its own.
+GAUDI_SHAPES = {"prompt_bucket": 128, "pad_last": "chunk", "chunk_sizes": (128, 256, 512)}
 
 
 class Port(PortNames):
@@ -35,7 +37,6 @@ class Port(PortNames):
         self.solution = resolve(solution, backend)
         self.backend_module = load_backend(backend)
         self.name = backend
-        self.given = Given(backend, self.solution)
         self.device = self.backend_module.pick_device(device)
         self.float_dtype = self.backend_module.default_dtype(self.device) if dtype == "auto" else dtype
         # With "auto", a faster product may round what a model has stored; an explicit float32 may not. Metal's
@@ -78,19 +79,46 @@ class Port(PortNames):
         return self.backend_module.peak_bytes(run, self.device)
 
     def runner(self, model: Any, **options: Any) -> ModelRunner:
-        """See `runners.model_runner`."""
-        from .runners import model_runner
+        """A `ModelRunner` for `Qwen3ModelWeek2` of this port, with these options."""
+        from .model_runner import ModelRunner
 
-        return model_runner(self.solution, self.backend_module, self.device, model, **options)
+        shapes = GAUDI_SHAPES if self.device == "hpu" else {}
+        of_solution = {"sampler": self.make_sampler, "create_batch_cache": self.create_batch_cache}
+        return ModelRunner(model, self.backend_module, self.device, **{**of_solution, **shapes, **options})
 
     def packed_runner(
-        self, model: Any, num_blocks: int, block_size: int = 128, **options: Any
+        self,
+        model: Any,
+        num_blocks: int,
+        block_size: int = 128,
+        *,
+        kind: type[PackedRunner] | None = None,
+        kv_cache_dtype: str = "auto",
+        **options: Any,
     ) -> PackedRunner:
-        """See `runners.packed_runner`."""
-        from .runners import packed_runner
+        """A runner for `Qwen3ModelWeek3` of this port.
 
-        where = self.solution, self.backend_module, self.device
-        return packed_runner(*where, self.serving, model, num_blocks, block_size, **options)
+        Args:
+            block_size: tokens per block.
+            kind: the class of the runner; `PackedRunner` when None.
+            kv_cache_dtype: see `EngineOptions`.
+            options: of the class.
+        """
+        from .backends.candidate_filter import CandidateFilter
+        from .backends.seeded_sampling import SeededSampler
+        from .packed_runner import PackedRunner
+
+        module, serving = self.backend_module, self.serving
+        candidates = CandidateFilter(self.sampler, module) if self.device == "cpu" else None
+        of_solution = {
+            "sampler": SeededSampler(self.sampler, module, self.device, candidates),
+            "sampled": serving.Sampled,
+            "flat_blocks": serving.flat_blocks,
+            "create_kv_pools": partial(self.create_kv_pools, kv_cache_dtype=kv_cache_dtype),
+        }
+        sizes = {"num_blocks": num_blocks, "block_size": block_size}
+        options = {**of_solution, **sizes, **options}
+        return (kind or PackedRunner)(model, module, self.device, **options)
 
     def seed(self, number: int) -> None:
         self.backend_module.seed(number)
