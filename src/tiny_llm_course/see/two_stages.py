@@ -18,7 +18,7 @@ from tiny_llm_extensions.port import Port
 from ..trace.pipeline.gantt import legend, show_gantt
 from ..trace.pipeline.pipeline_run import PipelineRun
 from ..trace.pipeline.simulated_pipeline import KINDS
-from ..trace.serve import EndlessTokenizer
+from ..trace.serve import endless_sequence
 from ..trace.simulation.cost_fit import fit_steps
 from ..trace.simulation.step_cost import StepWork
 from ..trace.tables import figures_table
@@ -115,8 +115,6 @@ def table_of(runs_of: Mapping[str, list[PipelineRun]]) -> Table:
 
 def sequences(b: Port) -> Iterator[AnswerSequence]:
     """The requests of the load, with tokens that no two of them share."""
-    params = b.serving.SamplingParams(max_tokens=ANSWER, ignore_eos=True)
     for number, size in enumerate(PROMPTS):
         ids = [(37 * number + place) % 3000 for place in range(size)]
-        options = {"sampling": params, "max_seq_len": LONGEST}
-        yield b.serving.Sequence(ids, EndlessTokenizer(), request_id=number, **options)
+        yield endless_sequence(b.serving, ids, ANSWER, LONGEST, number)
