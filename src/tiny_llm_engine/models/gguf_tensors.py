@@ -89,7 +89,10 @@ def weights_of(file: GgufFile, config: ModelConfig) -> dict[str, GgufTensor]:
             problem = f"has shape {tensor.shape}, and the header asks for {shape}; choose another file of this model"
             raise _refused(file, name, problem)
         if "{}" in each.name:
-            found |= {each.name.format(expert): _expert(tensor, expert) for expert in range(shape[0])}
+            found |= {
+                each.name.format(expert): replace(tensor, shape=shape[1:], data=tensor.data[expert])
+                for expert in range(shape[0])
+            }
         else:
             found[each.name] = tensor
     for tensor in {each.kind: each for each in found.values() if each.kind not in FLOATS}.values():
@@ -101,10 +104,6 @@ def weights_of(file: GgufFile, config: ModelConfig) -> dict[str, GgufTensor]:
 def _refused(file: GgufFile, name: str, problem: str) -> CheckpointError:
     path = file.tensors[name].file if name in file.tensors else file.path
     return CheckpointError(f"{path}: tensor {shown(name)} {problem}")
-
-
-def _expert(stack: GgufTensor, expert: int) -> GgufTensor:
-    return replace(stack, shape=stack.shape[1:], data=stack.data[expert])
 
 
 def headers_of(weights: Mapping[str, GgufTensor]) -> dict[str, TensorInfo]:
