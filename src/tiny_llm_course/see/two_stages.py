@@ -16,8 +16,8 @@ from tiny_llm_extensions.parallel.timed_group import take_spans
 from tiny_llm_extensions.port import Port
 
 from ..trace.pipeline.gantt import legend, show_gantt
-from ..trace.pipeline.pipeline_run import PipelineRun
-from ..trace.pipeline.simulated_pipeline import KINDS
+from ..trace.pipeline.pipeline_run import KINDS, PipelineRun
+from ..trace.pipeline.simulated_pipeline import predicted
 from ..trace.serve import endless_sequence
 from ..trace.simulation.cost_fit import fit_steps
 from ..trace.simulation.step_cost import StepWork
@@ -107,7 +107,7 @@ def table_of(runs_of: Mapping[str, list[PipelineRun]]) -> Table:
         run = runs[-1]
         kinds, time = run.seconds_by_kind(), len(run.stages) * run.end
         shares = run.bubble_share, *(kinds[kind] / time for kind in KINDS)
-        shares = *shares, run.predicted(cost, transfer).bubble_share
+        shares = *shares, predicted(run, cost, transfer).bubble_share
         percents = (f"{100 * share:3.0f} %" for share in shares)
         shown.add_row(name, str(len(run.works)), f"{run.end:.2f}", *percents)
     return shown
