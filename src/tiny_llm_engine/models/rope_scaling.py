@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -241,12 +242,8 @@ def _number(field: str, value: object, least: float, wanted: str) -> None:
     require(field, value, is_number, wanted)
 
 
-def _factor(field: str, value: object) -> None:
-    _number(field, value, 1, "a number from 1 on")
-
-
-def _positive(field: str, value: object) -> None:
-    _number(field, value, 1e-9, "a positive number")
+_factor = partial(_number, least=1, wanted="a number from 1 on")
+_positive = partial(_number, least=1e-9, wanted="a positive number")
 
 
 def _optional_number(field: str, value: object) -> None:
