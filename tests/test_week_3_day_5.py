@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_course.trace.incidents import IncidentCase, IncidentRun, Sent, failures, group, incident
+from tiny_llm_course.trace.incidents.corpus import incident
+from tiny_llm_course.trace.incidents.incident import IncidentCase, Sent, group
+from tiny_llm_course.trace.incidents.incident_run import IncidentRun, failures
 from tiny_llm_course.trace.simulation.cost_fit import fit_line
 from tiny_llm_course.trace.simulation.simulator import Simulation, StuckScheduler
 from tiny_llm_course.trace.simulation.step_cost import Line

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from tiny_llm_course.trace.incidents import IncidentCase, IncidentRun, Sent, group
+from tiny_llm_course.trace.incidents.incident import IncidentCase, Sent, group
+from tiny_llm_course.trace.incidents.incident_run import IncidentRun
 from tiny_llm_engine.solution import resolve_serving
 from tiny_llm_engine.solution_types import Event, ServingPackage
 

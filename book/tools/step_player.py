@@ -10,7 +10,7 @@ from typing import Any
 
 from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_course.see.week_3_day_3 import BLOCK, BLOCKS, BUDGET, DRAWN, SEQS, letter
-from tiny_llm_course.trace.serve import EndlessTokenizer
+from tiny_llm_course.trace.serve import endless_sequence
 from tiny_llm_course.trace.text import counted
 from tiny_llm_engine.solution import resolve_serving
 from tiny_llm_engine.solution_types import Event
@@ -71,9 +71,7 @@ def film(arrivals: Sequence[Arrival], blocks: int, caching: bool) -> list[dict[s
     while coming or loop.has_work_remaining():
         while coming and coming[0][0] <= steps:
             _, prompt, answer = coming.pop(0)
-            sampling = names.SamplingParams(max_tokens=answer)
-            options = {"request_id": len(made), "max_seq_len": 64, "sampling": sampling}
-            made.append(names.Sequence(prompt(made), EndlessTokenizer(), **options))
+            made.append(endless_sequence(names, prompt(made), answer, 64, len(made)))
             loop.add(made[-1])
         loop.step()
         steps += 1

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .address import Task
-from .exercises import Exercise, MarkerError
+from .exercises import Exercise, MarkerError, task_comments
 
 MARKER = re.compile(r"// TASK (\d+)\.(\d+)\.(\d+): \S")
 END = "// END TASK"
-ALMOST = re.compile(r"//\s*(end\s*)?task\b", re.IGNORECASE)
 
 NO_CODE = re.compile(
     r"//[^\n]*"
@@ -126,13 +125,8 @@ def _line(source: str, at: int) -> int:
 
 def _markers(source: str, file: str) -> Iterator[Marker]:
     """Every comment on a task. Raises MarkerError for one that is not alone on its line, or cannot be read."""
-    for found in NO_CODE.finditer(source):
-        text, where = found[0].rstrip(), f"{file}:{_line(source, found.start())}"
-        before = source[source.rfind("\n", 0, found.start()) + 1 : found.start()]
-        if before.strip() and MARKER.match(text):
-            raise MarkerError(f"{where}: a TASK comment must be alone on its line")
-        if not before.strip() and ALMOST.match(text):
-            yield Marker(_line(source, found.start()), before, None if text == END else _task(text, where))
+    for line, indent, text in task_comments(source, file, NO_CODE, MARKER):
+        yield Marker(line, indent, None if text == END else _task(text, f"{file}:{line}"))
 
 
 def _task(comment: str, where: str) -> Task:

@@ -1,21 +1,31 @@
 """Finds the exercises of the course in a Python file: the lines below a `# TASK w.d.t: …` comment.
 
-An exercise starts after the comment block and ends at `# END TASK` or with the function. Functions and strings are
-found with `ast`, so that neither a string nor a decorator can confuse the cut; `tokenize` takes as long as the rest.
+An exercise starts after the comment block and ends at `# END TASK` or with the function. Functions are found with
+`ast`, so that no decorator can confuse the cut. A pattern finds comments and strings: `tokenize` takes as long as the
+rest.
 """
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from .address import Task
 
 MARKER = re.compile(r"# TASK (\d+)\.(\d+)\.(\d+): \S")
 END = "# END TASK"
-ALMOST = re.compile(r"#\s*(end\s*)?task\b", re.IGNORECASE)
+ALMOST = re.compile(r"(#|//)\s*(end\s*)?task\b", re.IGNORECASE)  # in both languages
+COMMENTS_AND_STRINGS = re.compile(
+    r"#[^\n]*"
+    r'|"""(?:\\.|[^\\])*?"""'
+    r"|'''(?:\\.|[^\\])*?'''"
+    r'|"(?:\\.|[^"\\\n])*"'
+    r"|'(?:\\.|[^'\\\n])*'",
+    re.DOTALL,
+)
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -23,6 +33,14 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def end_of(statement: ast.stmt) -> int:
     """The last line of a statement that was parsed."""
     return statement.end_lineno or statement.lineno
+
+
+class Comment(NamedTuple):
+    """A comment on a task: its line, from 1, what is before it on the line, and its text."""
+
+    line: int
+    indent: str
+    text: str
 
 
 class MarkerError(ValueError):
@@ -71,15 +89,15 @@ def _find(source: str, file: str) -> tuple[Exercise, ...]:
     functions = functions_of(source)
     exercises: list[Exercise] = []
     open_exercise: Exercise | None = None
-    for line, indent, comment in _comments(source, lines):
-        if comment.rstrip() == END:
+    for line, indent, comment in task_comments(source, file, COMMENTS_AND_STRINGS, MARKER):
+        if comment == END:
             if open_exercise is None or not open_exercise.start <= line <= open_exercise.end + 1:
                 raise MarkerError(f"{file}:{line}: {END} closes no TASK")
             exercises[-1], open_exercise = replace(open_exercise, end=line - 1), None
         elif match := MARKER.match(comment):
             open_exercise = _open(Task(*map(int, match.groups())), line, indent, lines, functions, file)
             exercises.append(open_exercise)
-        elif ALMOST.match(comment):
+        else:
             raise MarkerError(f"{file}:{line}: write `# TASK w.d.t: what to do` or `{END}`, not {comment!r}")
     _check(exercises, lines, file)
     return tuple(exercises)
@@ -123,46 +141,23 @@ def span_of(source: str, qualname: str) -> tuple[int, int] | None:
     return first - 1, _last_line(function, " " * function.body[0].col_offset, source.splitlines())
 
 
-def _comments(source: str, lines: list[str]):
-    """(line, indent, text) of every comment on a task that is alone on its line and not in a string."""
-    candidates = [(number, line) for number, line in enumerate(lines, 1) if ALMOST.search(line)]
-    strings = _strings(_tree(source), [number for number, _ in candidates])
-    for number, line in candidates:
-        text = line.lstrip()
-        at = len(line) - len(text) if text.startswith("#") else _trailing(line)
-        if at is None or any(first <= (number, at) < last for first, last in strings):
-            continue
-        if not text.startswith("#"):
-            raise MarkerError(f"line {number}: a TASK comment must be alone on its line")
+def task_comments(
+    source: str, file: str, parts: re.Pattern[str], marker: re.Pattern[str]
+) -> Iterator[Comment]:
+    """Every comment on a task that is alone on its line. Raises MarkerError for one that is not.
+
+    Args:
+        parts: matches the comments and the strings of the language, so that none inside a string counts.
+        marker: matches a comment that opens an exercise.
+    """
+    for found in parts.finditer(source):
+        text, before = found[0].rstrip(), source[source.rfind("\n", 0, found.start()) + 1 : found.start()]
         if ALMOST.match(text):
-            yield number, line[:at], text.rstrip()
-
-
-def _trailing(line: str) -> int | None:
-    """The lines on which a TASK comment follows code."""
-    found = MARKER.search(line)
-    return found and len(line[: found.start()].encode())
-
-
-def _strings(node: ast.AST, lines: list[int]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Where the strings on some lines are: (line, column) of the first character and after the last, in bytes."""
-    found = []
-    for child in ast.iter_child_nodes(node):
-        if not _covers(child, lines):
-            continue
-        if isinstance(child, ast.Constant | ast.JoinedStr):
-            found.append(((child.lineno, child.col_offset), (child.end_lineno, child.end_col_offset)))
-        found += _strings(child, lines)
-    return found
-
-
-def _covers(node: ast.AST, lines: list[int]) -> bool:
-    """Whether a node may be on one of some lines; True for a node without a position."""
-    start, end = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
-    if start is None or end is None:
-        return True
-    first = min([start, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
-    return any(first <= line <= end for line in lines)
+            line = len(source[: found.start() + 1].splitlines())
+            if not before.strip():
+                yield Comment(line, before, text)
+            elif marker.match(text):
+                raise MarkerError(f"{file}:{line}: a TASK comment must be alone on its line")
 
 
 def _open(task: Task, line: int, indent: str, lines, functions: dict[str, Function], file: str) -> Exercise:

@@ -57,13 +57,13 @@ def _text(reference: Path) -> str:
 
 def blank_labels(parts: Iterable[str], wanted: Container[Task]) -> list[str]:
     """The address of every blank exercise of these tasks."""
-    pairs = [pair for part in parts for pair in exercises_of_part(part) if pair[1].task in wanted]
+    pairs = _exercises(parts, wanted.__contains__)
     return [one.task.label(one.qualname) for file, one in pairs if is_blank(_text(file), one)]
 
 
 def missing_functions(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[tuple[Path, str]]:
     """The learner's file and the name of every function of these tasks that is no longer in it."""
-    pairs = [pair for part in parts for pair in exercises_of_part(part) if wanted(pair[1].task)]
+    pairs = _exercises(parts, wanted)
     missing = [(learner_file(f), e.qualname) for f, e in pairs if not e.has_function(_text(f))]
     return list(dict.fromkeys(missing))
 
@@ -71,7 +71,7 @@ def missing_functions(parts: Iterable[str], wanted: Callable[[Task], bool]) -> l
 def skip(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[Path]:
     """Fill the blank exercises of the wanted tasks from the reference; an exercise with work in it is left alone."""
     written = []
-    for file in _files(parts, wanted):
+    for file in sorted({file for file, _ in _exercises(parts, wanted)}):
         filled = fill(_text(file), read(file), file, wanted)
         if filled != _text(file):
             write(learner_file(file), filled)
@@ -90,12 +90,11 @@ def reset(
     Raises:
         LookupError: a Python file cannot be parsed, or a function is no longer where the stub has it.
     """
-    changed = {}
-    for file in _files(parts, wanted):
-        exercises = [exercise for exercise in _exercises(file, parts) if wanted(exercise.task)]
+    changed, pairs = {}, _exercises(parts, wanted)
+    for file in sorted({file for file, _ in pairs}):
         fresh, path = stub_of(file), learner_file(file)
         if not whole_files:
-            fresh = _blanked(_text(file), fresh, exercises, path)
+            fresh = _blanked(_text(file), fresh, [one for of, one in pairs if of == file], path)
         if not path.exists() or fresh.encode() != path.read_bytes().replace(b"\r\n", b"\n"):
             changed[path] = fresh
     kept = keep(list(changed))
@@ -126,11 +125,6 @@ def _span(text: str, qualname: str, path: Path) -> tuple[int, int]:
     return span
 
 
-def _exercises(file: Path, parts: Iterable[str]) -> list[Exercise]:
-    return [exercise for part in parts for path, exercise in exercises_of_part(part) if path == file]
-
-
-def _files(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[Path]:
-    """The reference files that have an exercise of a wanted task."""
-    pairs = [pair for part in parts for pair in exercises_of_part(part)]
-    return sorted({file for file, exercise in pairs if wanted(exercise.task)})
+def _exercises(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[tuple[Path, Exercise]]:
+    """The exercises of the wanted tasks, each with its reference file."""
+    return [pair for part in parts for pair in exercises_of_part(part) if wanted(pair[1].task)]

@@ -11,6 +11,8 @@ from functools import partial
 from os import PathLike
 from typing import Any, TypeVar
 
+from tiny_llm_engine.port import Port
+
 from .admission import ServingState
 from .backends.installation import backend_of_environment, default_port
 from .engine_options import EngineLimits, PlainOptions
@@ -24,7 +26,6 @@ from .models.files import shown
 from .models.quantization import QUANTIZATIONS
 from .outputs import RequestOutput
 from .packed_runner import PackedRunner, PaddingWaste
-from .port import Port
 from .progress_bar import GenerationBar
 from .solution_types import AnswerSequence, Event, Network, SamplingParams, ServingPackage
 from .step_loop import StepLoop

@@ -8,6 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
 
+from tiny_llm_engine.port import Port
+
 from .backend import load_backend
 from .models.checkpoint import Checkpoint
 from .models.config import ModelConfig
@@ -24,7 +26,6 @@ from .models.used_tensors import unused_line, used_tensors
 from .models.weights.parts_of_files import PartsOfFiles
 from .models.weights.rank_parts import Part
 from .models.weights.stored_weights import bytes_of, check_memory, read_weights
-from .port import Port
 from .solution_types import ServingPackage
 
 # Read from the vendor's sources, and not measured: nothing was run on a Gaudi.

@@ -11,6 +11,7 @@ from importlib import metadata
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
@@ -23,12 +24,12 @@ from .openai_api import answer_schemas, schemas
 from .openai_api.errors import ERRORS, HEADER, WRONG, ApiError, add_error_handlers, not_serving
 from .openai_api.generation import add_completions
 from .openai_api.live_page import LiveFeed, LivePage, StepBudget, add_live_controls, add_page, tab_leaves
-from .openai_api.metrics import CONTENT_TYPE, EngineMetrics, ServerMetrics
+from .openai_api.metrics import EngineMetrics
 from .openai_api.middleware import Guard, RequestIds, SteppedRoute
 from .openai_api.server_log import ThroughputLog
 from .openai_api.server_options import ServerOptions
 from .openai_api.service import EngineService
-from .openai_api.service_contract import ModelService, RunningService
+from .openai_api.service_contract import ModelService
 from .openai_api.submission import chat_ids, check_ready, prompt_ids, service_of, text_of
 from .openai_api.tool_use import template_variables
 
@@ -63,9 +64,9 @@ def create_app(
 
 
 def app_around(
-    make_service: Callable[[FastAPI], RunningService],
+    make_service: Callable[[FastAPI], ModelService],
     options: ServerOptions,
-    metrics: ServerMetrics,
+    metrics: EngineMetrics,
     page: LivePage | None = None,
     sends_ids: bool = True,
 ) -> FastAPI:
@@ -150,7 +151,7 @@ def openapi_schema(app: FastAPI) -> Json:
     return app.openapi_schema
 
 
-def add_probes(app: FastAPI, metrics: ServerMetrics) -> None:
+def add_probes(app: FastAPI, metrics: EngineMetrics) -> None:
     """Add the probes for liveness and readiness, and the metrics."""
 
     @app.get("/version", responses={401: WRONG})
@@ -176,7 +177,7 @@ def add_probes(app: FastAPI, metrics: ServerMetrics) -> None:
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def read_metrics() -> Response:
         """Prometheus' text format."""
-        return Response(metrics.text(), media_type=CONTENT_TYPE)
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 def add_models(app: FastAPI) -> None:

@@ -175,7 +175,7 @@ def test_text_files_are_read_and_written_in_utf_8():
 
 
 # Protocols beside the classes that they describe.
-TWICE = {"Tokenizer", "Checkpoint", "RopeScaling"}
+TWICE = {"Tokenizer", "Checkpoint"}
 
 
 def test_a_name_of_a_class_means_one_thing():

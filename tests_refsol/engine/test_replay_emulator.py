@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from support.replay_emulator import RecordedGraph, ReplayEmulator
-from tiny_llm_course.trace.serve import EndlessTokenizer
+from tiny_llm_course.trace.serve import endless_sequence
 from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint, shape
 from tiny_llm_engine.port import Port
 from tiny_llm_extensions.graphs.padded_steps import warm_up
 from tiny_llm_extensions.make_loop import make_loop
 from tiny_llm_extensions.runners import packed_runner
 from tiny_llm_ref import serving
-from tiny_llm_ref.serving import BlockAllocator, SamplingParams, Sequence, make_buckets
+from tiny_llm_ref.serving import BlockAllocator, make_buckets
 
 BUDGET, ROWS, LONGEST, PAGE = 16, 4, 64, 8
 
@@ -163,14 +163,7 @@ class Served:
 
     def answers(self, prompts):
         made = [
-            Sequence(
-                prompt,
-                EndlessTokenizer(),
-                request_id=number,
-                sampling=SamplingParams(max_tokens=9, ignore_eos=True),
-                max_seq_len=LONGEST,
-            )
-            for number, prompt in enumerate(prompts)
+            endless_sequence(serving, prompt, 9, LONGEST, number) for number, prompt in enumerate(prompts)
         ]
         for sequence in made:
             self.loop.add(sequence)

@@ -163,18 +163,16 @@ def prompts(*tokens):
 
 def test_equal_micro_batches_leave_no_bubble():
     found = pipeline.pass_in_turns(PLAIN, prompts(*[10] * 20))
-    assert not any(found.bubbles.values())
-    assert (found.busy, found.tokens, found.end) == (200, 200, 105)
+    assert not any(found.seconds_by_kind().values())
+    assert (found.worked, found.end) == (200, 105)
 
 
 def test_unequal_micro_batches_wait_for_one_another():
     """The paper's example: 1,150 ms of a prompt in turns with 200 ms of decodes, a bubble of 950 ms."""
     works = [StepWork(chunk_tokens=2300), StepWork(decodes=400)] * 20
-    found = pipeline.pass_in_turns(PLAIN, works)
-    assert found.bubbles["PB2"] == pytest.approx(950 * 2 * 19), (
-        "once in each stage, in each turn but the first"
-    )
-    assert found.bubbles["PB1"] == found.bubbles["PB3"] == 0
+    bubbles = pipeline.pass_in_turns(PLAIN, works).seconds_by_kind()
+    assert bubbles["PB2"] == pytest.approx(950 * 2 * 19), "once in each stage, in each turn but the first"
+    assert bubbles["PB1"] == bubbles["PB3"] == 0
 
 
 def test_the_kinds_of_bubbles():
@@ -191,7 +189,7 @@ def test_a_micro_batch_that_waited_for_requests_follows_no_bubble():
     found = pipeline.SimulatedPipeline(PLAIN)
     found.send(*prompts(4), 0.0)
     found.send(*prompts(4), 100.0, is_late=True)
-    assert not any(found.bubbles.values()) and found.end == 104
+    assert not any(found.run.seconds_by_kind().values()) and found.run.end == 104
 
 
 def test_chunks_leave_fewer_bubbles_than_whole_prompts():

@@ -9,17 +9,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from support.served import Served
-from tiny_llm_course.trace.incidents import (
-    CORPUS,
-    Bound,
-    IncidentCase,
-    IncidentRun,
-    Sent,
-    failures,
-    group,
-    incident,
-    table,
-)
+from tiny_llm_course.trace.incidents import table
+from tiny_llm_course.trace.incidents.corpus import CORPUS, incident
+from tiny_llm_course.trace.incidents.incident import Bound, IncidentCase, Sent, group
+from tiny_llm_course.trace.incidents.incident_run import IncidentRun, failures
 from tiny_llm_course.trace.incidents.table import broken_by
 from tiny_llm_course.trace.simulation.step_cost import Line
 from tiny_llm_extensions.policies.backfill import Backfill
@@ -166,14 +159,13 @@ def test_the_slack_scheduler_passes_every_incident():
     assert {number: found for number, found in broken_by(s, "slack").items() if found} == {}
 
 
-def test_every_incident_has_a_link_and_says_why():
+def test_every_incident_has_a_thread_and_says_why():
     assert len(CORPUS) >= 20 and len({one.number for one in CORPUS}) == len(CORPUS)
     for one in CORPUS:
         assert one.threads and all(thread.count("/") == 1 and "#" in thread for thread in one.threads), (
             one.number
         )
         assert one.mechanism.endswith(".") and all(case.bounds for case in one.cases)
-        assert all(link.startswith("https://github.com/") for link in one.links)
 
 
 def test_the_lab_shows_every_incident_and_policy(monkeypatch):

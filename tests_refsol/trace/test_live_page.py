@@ -8,7 +8,7 @@ import pytest
 
 from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_course.trace.recorder import Recorder
-from tiny_llm_course.trace.serve import EndlessTokenizer
+from tiny_llm_course.trace.serve import endless_sequence
 from tiny_llm_course.trace.timeline import live
 from tiny_llm_engine.solution import resolve_serving
 from tiny_llm_extensions.make_loop import make_loop
@@ -39,16 +39,7 @@ class Watched:
         self.messages.append(self.page.hello(self))
         self.scheduler_steps = 0
         for number, (prompt, answer) in enumerate(REQUESTS):
-            sampling = s.SamplingParams(max_tokens=answer)
-            self.loop.add(
-                s.Sequence(
-                    [97 + number] * prompt,
-                    EndlessTokenizer(),
-                    request_id=number,
-                    max_seq_len=80,
-                    sampling=sampling,
-                )
-            )
+            self.loop.add(endless_sequence(s, [97 + number] * prompt, answer, 80, number))
         while self.loop.has_work_remaining():
             if stops_after is not None and self.scheduler_steps == stops_after:
                 for one in list(self.loop._sequences):

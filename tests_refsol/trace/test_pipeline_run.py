@@ -4,7 +4,7 @@ import pytest
 
 from tiny_llm_course.trace.pipeline import gantt
 from tiny_llm_course.trace.pipeline.pipeline_run import PipelineRun
-from tiny_llm_course.trace.pipeline.simulated_pipeline import SimulatedPipeline, pass_in_turns
+from tiny_llm_course.trace.pipeline.simulated_pipeline import SimulatedPipeline, pass_in_turns, predicted
 from tiny_llm_course.trace.simulation.step_cost import AdditiveCost, StepWork
 
 PLAIN = AdditiveCost.of_terms(0.0, 1.0, 0.0, 1.0)  # a second for each token of a prompt and each decode
@@ -32,8 +32,8 @@ def test_bubbles_lie_between_the_micro_batches_of_a_stage():
 
 def test_a_prediction_of_the_same_micro_batches_is_the_run_itself():
     """It was made by the rules of the prediction: two in flight, each stage half of a step."""
-    found = RUN.predicted(PLAIN)
-    assert found.bubbles == {"PB1": 0.0, "PB2": 1.0}
+    found = predicted(RUN, PLAIN)
+    assert found.seconds_by_kind() == {"PB1": 0.0, "PB2": 1.0}
     assert found.bubble_share == pytest.approx(RUN.bubble_share)
     assert [seconds for _, seconds in RUN.samples] == [4.0, 2.0, 2.0]
 

@@ -126,16 +126,11 @@ def opened(options: argparse.Namespace, engine: dict[str, object]) -> LLM:
     return open_llm(options, **engine)
 
 
-def say_ready(url: str, name: str) -> None:
-    """Print that the server is ready, with its URL and the name of the model."""
-    print(f"ready on {url} (model {name}; a page for browsers, and OpenAI's API under /v1)", flush=True)
-
-
 def begin(url: str, name: str) -> None:
     """Set what was loaded apart from garbage collections, which stop every stream; then say that all is ready."""
     gc.collect()
     gc.freeze()
-    say_ready(url, name)
+    print(f"ready on {url} (model {name}; a page for browsers, and OpenAI's API under /v1)", flush=True)
 
 
 def server_of(

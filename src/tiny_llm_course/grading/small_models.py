@@ -1,6 +1,5 @@
 """Small models with random weights that NumPy makes again from a seed, for tests and screens."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from tiny_llm_engine.models.checkpoint import Checkpoint
 from tiny_llm_engine.models.config import ModelConfig
+from tiny_llm_engine.models.weight_shapes import weight_shapes
 from tiny_llm_engine.port import Port
 
 
@@ -60,7 +60,7 @@ def random_weights(case: SmallModel) -> dict[str, np.ndarray]:
     # RandomState and not default_rng: NumPy promises that its stream never changes.
     random = np.random.RandomState(case.seed)
     weights = {}
-    for name, shape in _shapes(case.config):
+    for name, shape in weight_shapes(case.config).items():
         normal = random.standard_normal(shape)
         weight = 1 + 0.3 * normal if len(shape) == 1 else normal / np.sqrt(shape[-1])
         weights[name] = weight.astype(np.float32)
@@ -71,29 +71,3 @@ def random_checkpoint(b: Port, case: SmallModel, dtype: str = "float32") -> Chec
     """The case's weights on the port `b`."""
     weights = {name: b.array(weight, dtype) for name, weight in random_weights(case).items()}
     return Checkpoint(case.config, weights)
-
-
-def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    E, F, V, D = config.hidden_size, config.intermediate_size, config.vocab_size, config.head_dim
-    q_rows, kv_rows = config.num_attention_heads * D, config.num_key_value_heads * D
-    yield "model.embed_tokens.weight", (V, E)
-    for layer in range(config.num_hidden_layers):
-        for name, shape in (
-            ("input_layernorm", (E,)),
-            ("self_attn.q_proj", (q_rows, E)),
-            ("self_attn.k_proj", (kv_rows, E)),
-            ("self_attn.v_proj", (kv_rows, E)),
-            ("self_attn.q_norm", (D,)),
-            ("self_attn.k_norm", (D,)),
-            ("self_attn.o_proj", (E, q_rows)),
-            ("post_attention_layernorm", (E,)),
-            ("mlp.gate_proj", (F, E)),
-            ("mlp.up_proj", (F, E)),
-            ("mlp.down_proj", (E, F)),
-        ):
-            yield f"model.layers.{layer}.{name}.weight", shape
-            if name in config.biases:
-                yield f"model.layers.{layer}.{name}.bias", shape[:1]
-    yield "model.norm.weight", (E,)
-    if not config.tie_word_embeddings:
-        yield "lm_head.weight", (V, E)

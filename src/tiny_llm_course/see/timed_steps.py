@@ -9,7 +9,7 @@ from tiny_llm_engine.solution_types import AnswerSequence, Array, PackedBatch, S
 from tiny_llm_extensions.make_loop import make_loop
 from tiny_llm_extensions.runners import packed_runner
 
-from ..trace.serve import EndlessTokenizer
+from ..trace.serve import endless_sequence
 from ..trace.simulation.virtual_device import WorkSpan, steps_of
 from .shared import run_all, shipped
 
@@ -108,10 +108,8 @@ def timed_run(b: Port, is_ahead: bool) -> Run:
 
 def requests(b: Port) -> list[AnswerSequence]:
     """The requests of the load."""
-    sampling = b.serving.SamplingParams(max_tokens=ANSWER, ignore_eos=True)
-    options = {"sampling": sampling, "max_seq_len": 4 * BLOCK}
     prompts = ([7 * number + place for place in range(PROMPT)] for number in range(REQUESTS))
     return [
-        b.serving.Sequence(prompt, EndlessTokenizer(), request_id=number, **options)
+        endless_sequence(b.serving, prompt, ANSWER, 4 * BLOCK, number)
         for number, prompt in enumerate(prompts)
     ]

@@ -17,9 +17,9 @@ from tiny_llm_extensions.make_loop import make_loop
 from tiny_llm_extensions.parallel.timed_group import take_spans
 
 from ..trace.pipeline.gantt import legend, show_gantt
-from ..trace.pipeline.pipeline_run import PipelineRun
-from ..trace.pipeline.simulated_pipeline import KINDS
-from ..trace.serve import EndlessTokenizer
+from ..trace.pipeline.pipeline_run import KINDS, PipelineRun
+from ..trace.pipeline.simulated_pipeline import predicted
+from ..trace.serve import endless_sequence
 from ..trace.simulation.cost_fit import fit_steps
 from ..trace.simulation.step_cost import StepWork
 from ..trace.tables import figures_table
@@ -108,7 +108,7 @@ def table_of(runs_of: Mapping[str, list[PipelineRun]]) -> Table:
         run = runs[-1]
         kinds, time = run.seconds_by_kind(), len(run.stages) * run.end
         shares = run.bubble_share, *(kinds[kind] / time for kind in KINDS)
-        shares = *shares, run.predicted(cost, transfer).bubble_share
+        shares = *shares, predicted(run, cost, transfer).bubble_share
         percents = (f"{100 * share:3.0f} %" for share in shares)
         shown.add_row(name, str(len(run.works)), f"{run.end:.2f}", *percents)
     return shown
@@ -116,8 +116,6 @@ def table_of(runs_of: Mapping[str, list[PipelineRun]]) -> Table:
 
 def sequences(b: Port) -> Iterator[AnswerSequence]:
     """The requests of the load, with tokens that no two of them share."""
-    params = b.serving.SamplingParams(max_tokens=ANSWER, ignore_eos=True)
     for number, size in enumerate(PROMPTS):
         ids = [(37 * number + place) % 3000 for place in range(size)]
-        options = {"sampling": params, "max_seq_len": LONGEST}
-        yield b.serving.Sequence(ids, EndlessTokenizer(), request_id=number, **options)
+        yield endless_sequence(b.serving, ids, ANSWER, LONGEST, number)

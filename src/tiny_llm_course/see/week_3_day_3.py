@@ -19,7 +19,7 @@ from tiny_llm_engine.solution_types import AnswerSequence, Event, ServingPackage
 from tiny_llm_extensions.make_loop import make_loop
 
 from ..fakes.fake_packed_model import FakePackedModel
-from ..trace.serve import EndlessTokenizer
+from ..trace.serve import endless_sequence
 from ..trace.tables import figures_table
 from ..trace.text import shortened
 from .shared import MODEL, chats, run_all, shipped
@@ -80,13 +80,7 @@ def _run(s: ServingPackage, **options: Any) -> Run:
     allocator = s.BlockAllocator(BLOCKS, BLOCK, enable_prefix_caching=False)
     model = FakePackedModel(allocator, s.Sampled)
     sequences = [
-        s.Sequence(
-            [97 + number] * prompt,
-            EndlessTokenizer(),
-            request_id=number,
-            max_seq_len=64,
-            sampling=s.SamplingParams(max_tokens=answer),
-        )
+        endless_sequence(s, [97 + number] * prompt, answer, 64, number)
         for number, (prompt, answer, _) in enumerate(DRAWN)
     ]
     run, options = Run(), {"max_num_batched_tokens": BUDGET, "max_num_seqs": SEQS, **options}

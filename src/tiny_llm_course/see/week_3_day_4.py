@@ -29,7 +29,7 @@ from tiny_llm_extensions.profiling.engine_profiling import profiling_batch
 from tiny_llm_extensions.profiling.kv_budget import kv_bytes_per_token
 from tiny_llm_extensions.runners import packed_runner
 
-from ..trace.serve import EndlessTokenizer
+from ..trace.serve import endless_sequence
 from ..trace.simulation.simulated_model import SimulatedPackedModel
 from ..trace.simulation.step_cost import StepWork
 from ..trace.tables import figures_table
@@ -146,8 +146,7 @@ class ServedLoad:
 
     def _sequence(self, number: int, sizes: tuple[int, int]) -> AnswerSequence:
         prompt, answer = sizes
-        params = {"sampling": self.s.SamplingParams(max_tokens=answer), "max_seq_len": LEN}
-        return self.s.Sequence([0] * prompt, EndlessTokenizer(), request_id=number, **params)
+        return endless_sequence(self.s, [0] * prompt, answer, LEN, number)
 
     def _hear(self, event: Event) -> None:
         self.preemptions += event.kind == "preempt"

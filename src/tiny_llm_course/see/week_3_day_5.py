@@ -14,7 +14,8 @@ from tiny_llm_engine.solution_types import ServingPackage
 from tiny_llm_extensions.loading import load_network
 from tiny_llm_extensions.profiling.step_timer import StepTimer, fit_line
 
-from ..trace.incidents import IncidentCase, IncidentRun, Sent, group
+from ..trace.incidents.incident import IncidentCase, Sent, group
+from ..trace.incidents.incident_run import IncidentRun
 from ..trace.incidents.table import incident_table
 from ..trace.simulation.step_cost import INCIDENTS, AdditiveCost, StepCost, StepWork
 from .shared import MODEL

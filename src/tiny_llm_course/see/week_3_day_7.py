@@ -1,7 +1,6 @@
 """The screen of Day 3.7: who holds which part of a layer, what the sums between two ranks cost, and two stages."""
 
 import os
-from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
@@ -9,6 +8,7 @@ from rich.console import Console
 
 from tiny_llm_engine.models.config import ModelConfig
 from tiny_llm_engine.models.hub import find_model
+from tiny_llm_engine.models.weight_shapes import weight_shapes
 from tiny_llm_engine.models.weights.rank_parts import RankPart
 from tiny_llm_engine.port import Port
 from tiny_llm_engine.solution_types import ServingPackage
@@ -26,6 +26,16 @@ POOL = {"num_blocks": 64, "block_size": 64}
 OPTIONS: dict[str, Any] = {**POOL, "max_num_batched_tokens": 512, "enforce_eager": True}
 # Tokens of a step, and how many of them are decodes.
 STEPS = {"1 decode": (1, 1), "16 decodes": (16, 16), "chunk of 256": (256, 0), "chunk of 512": (512, 0)}
+# The matrices of a layer, one of each kind; the table; a norm.
+SHOWN = (
+    "model.layers.0.self_attn.q_proj.weight",
+    "model.layers.0.self_attn.k_proj.weight",
+    "model.layers.0.self_attn.o_proj.weight",
+    "model.layers.0.mlp.gate_proj.weight",
+    "model.layers.0.mlp.down_proj.weight",
+    "model.embed_tokens.weight",
+    "model.layers.0.input_layernorm.weight",
+)
 CONTEXT = 128  # tokens that each decode reads
 SUMS = 20  # in a row, when one is measured
 ROUNDS = 3  # of every measurement, in turns
@@ -56,26 +66,13 @@ def _shards(s: ServingPackage, console: Console) -> None:
     config = find_model(MODEL).config()
     shown = figures_table("rows × columns", "whole", "rank 0 of 2", "rank 1 of 2", "rank 3 of 4")
     places = [RankPart(s, 0, 2), RankPart(s, 1, 2), RankPart(s, 3, 4)]
-    for name, shape in shapes_of(config).items():
+    shapes = weight_shapes(config, layers=1)
+    for name in SHOWN:
+        shape = shapes[name]
         held = (_held(part, name, shape, config) for part in places)
         shown.add_row(name.split(".")[-2], _extent(*shape), *held)
     console.print(f"\nA layer of {MODEL}, the embedding and the head\n")
     console.print(shown)
-
-
-def shapes_of(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
-    """The matrices of a layer, one of each kind, and the table."""
-    E, F, D = config.hidden_size, config.intermediate_size, config.head_dim
-    queries, keys = config.num_attention_heads * D, config.num_key_value_heads * D
-    return {
-        "self_attn.q_proj.weight": (queries, E),
-        "self_attn.k_proj.weight": (keys, E),
-        "self_attn.o_proj.weight": (E, queries),
-        "mlp.gate_proj.weight": (F, E),
-        "mlp.down_proj.weight": (E, F),
-        "model.embed_tokens.weight": (config.vocab_size, E),
-        "model.input_layernorm.weight": (E,),
-    }
 
 
 def _held(part: RankPart, name: str, shape: tuple[int, ...], config: ModelConfig) -> str:

@@ -8,7 +8,7 @@ from tiny_llm_engine.solution_types import ServingPackage
 
 from .serve import Serving, serve
 from .trace import WHOLE, Trace, percentile
-from .workload import LONG, SHORT, Workload
+from .workload import LONG, SHORT, RequestSpec, Workload
 
 Progress = Callable[[str], object]  # called with what runs now
 # Stands for the sizes that `AdaptiveChunker` chooses: `sweep_chunk_sizes` takes numbers alone.
@@ -50,20 +50,21 @@ def sweep(
 
 def figures_of(trace: Trace, workload: Workload) -> Json:
     """Figures of one run in seconds; the TTFT of each request; and the steps that kept an answer waiting too long."""
-
-    def ttft(kind: str) -> list[float]:
-        lanes = [lane for spec, lane in zip(workload.requests, trace.lanes, strict=True) if spec.kind == kind]
-        return sorted(lane.ttft for lane in lanes if lane.ttft is not None)
-
     return {
-        "ttft_long": ttft(LONG),
-        "ttft_short": ttft(SHORT),
+        "ttft_long": sorted(known("ttft", trace, workload.requests, LONG)),
+        "ttft_short": sorted(known("ttft", trace, workload.requests, SHORT)),
         "tbt_p50": percentile(trace.gaps, 50),
         "tbt_p99": trace.tbt_p99,
         "longest_gap": trace.longest_gap,
         "stall_steps": trace.stall_steps,
         "total": trace.end,
     }
+
+
+def known(figure: str, trace: Trace, requests: Sequence[RequestSpec], kind: str) -> list[float]:
+    """A figure of each lane in seconds, of the requests of a kind that have it."""
+    lanes = (lane for spec, lane in zip(requests, trace.lanes, strict=True) if spec.kind == kind)
+    return [seconds for lane in lanes if (seconds := getattr(lane, figure)) is not None]
 
 
 def shown(step: int | None) -> str:

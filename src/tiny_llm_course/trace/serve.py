@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from tiny_llm_engine.models.files import Json
-from tiny_llm_engine.solution_types import Event, Request, ServingModel, ServingPackage
+from tiny_llm_engine.solution_types import AnswerSequence, Event, Request, ServingModel, ServingPackage
 
 from .recorder import Recorder
 from .trace import WHOLE, Trace
@@ -32,6 +32,15 @@ class EndlessTokenizer:
 
     def finish(self) -> str:
         return ""
+
+
+def endless_sequence(
+    names: ServingPackage, prompt: list[int], answer: int, max_seq_len: int, number: int = 0, **options: Any
+) -> AnswerSequence:
+    """A request of Week 3 with an answer of exactly this many tokens, whose text is empty."""
+    sampling = names.SamplingParams(max_tokens=answer)
+    options = {"request_id": number, "sampling": sampling, "max_seq_len": max_seq_len, **options}
+    return names.Sequence(prompt, EndlessTokenizer(), **options)
 
 
 class CountedModel:

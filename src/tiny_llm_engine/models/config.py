@@ -10,6 +10,8 @@ from pathlib import Path
 
 from .families import (
     FAMILIES,
+    FULL,
+    SLIDING,
     biases_of,
     head_dim_of,
     key_value_heads_of,
@@ -17,17 +19,13 @@ from .families import (
     windows_of,
     with_defaults,
 )
-from .files import CheckpointError, Json, read_json, require
+from .files import CheckpointError, Json, read_json, require, require_count
 from .mixture import Mixture
 from .rope_scaling import RopeScaling, read_rope_scaling, rope_fields, scaled_context
 
 ARCHITECTURES = tuple(FAMILIES)
 DTYPES = ("float32", "bfloat16", "float16")
-# Larger than in any model; it keeps a hostile file from making us build a table of 10^15 rows.
-LARGEST_COUNT = 2**24
 LARGEST_NUMBER = 1e38  # about the largest float32
-# The two types of layers: full attention, and a sliding window.
-FULL, SLIDING = "full_attention", "sliding_attention"
 QUANTIZATION_KEYS = ("group_size", "bits", "mode", "quant_method")
 
 
@@ -103,7 +101,7 @@ class ModelConfig:
         for each in fields(self):
             value = getattr(self, each.name)
             if each.type is int:
-                require(each.name, value, _is_count(value), f"a whole number from 1 to {LARGEST_COUNT}")
+                require_count(each.name, value)
             if each.type is float:
                 require(each.name, value, _is_positive(value), "a positive number")
             if each.type is bool:
@@ -124,7 +122,7 @@ class ModelConfig:
         for index, kind in enumerate(types):
             require(f"layer_types[{index}]", kind, kind in (FULL, SLIDING), f"{FULL} or {SLIDING}")
         if window is not None or SLIDING in types:
-            require("sliding_window", window, _is_count(window), f"a whole number from 1 to {LARGEST_COUNT}")
+            require_count("sliding_window", window)
 
     @property
     def context(self) -> int:
@@ -158,10 +156,6 @@ class ModelConfig:
         beyond += [f"rope_type {self.rope_scaling.rope_type}"] if self.rope_scaling else []
         if beyond:
             raise CheckpointError(f"{reader} does not compute {', '.join(beyond)}: use Week 2's model")
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 1 <= value <= LARGEST_COUNT
 
 
 def _is_positive(value: object) -> bool:

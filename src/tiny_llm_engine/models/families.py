@@ -20,9 +20,61 @@ DEFAULTS: Json = {
 OF_MISTRAL = {
     "intermediate_size": 14336, "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 131072,
 }  # fmt: skip
+# The two types of layers: full attention, and a sliding window.
+FULL, SLIDING = "full_attention", "sliding_attention"
+Windows = tuple[int | None, tuple[str, ...]]  # the window in tokens, and the type of each layer
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 OUTPUT = ("self_attn.o_proj",)
 MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+
+
+def _no_window(data: Json, layers: int) -> Windows:
+    window, used, types = (
+        data.get("sliding_window"),
+        data.get("use_sliding_window", True),
+        data.get("layer_types"),
+    )
+    require("sliding_window", window, window is None or used is False, "null: this architecture has none")
+    is_full = types is None or (isinstance(types, list) and all(kind == FULL for kind in types))
+    require("layer_types", types, is_full, f"{FULL} in every layer: this architecture has no other")
+    return None, ()
+
+
+def _all_slide(data: Json, layers: int) -> Windows:
+    """Mistral's windows: the window is for all layers; null means none."""
+    window, types = data.get("sliding_window"), data.get("layer_types")
+    require("layer_types", types, types is None, "absent: in this architecture all layers are alike")
+    return window, () if window is None else (SLIDING,) * layers
+
+
+def _all_slide_by_switch(data: Json, layers: int) -> Windows:
+    """Qwen3-MoE's windows: for all layers, if they are used at all."""
+    return _all_slide(data, layers) if _uses_windows(data) else (None, ())
+
+
+def _uses_windows(data: Json) -> bool:
+    switch = data.get("use_sliding_window", False)
+    require("use_sliding_window", switch, isinstance(switch, bool), "a bool")
+    return switch
+
+
+def _some_slide(data: Json, layers: int) -> Windows:
+    """Qwen's windows: by a switch and a list of layer types, or for all layers from `max_window_layers` on."""
+    window = data.get("sliding_window") if _uses_windows(data) else None
+    types = data.get("layer_types")
+    if types is not None:
+        require("layer_types", types, isinstance(types, list), "a list")
+        is_full = all(kind == FULL for kind in types)
+        require("sliding_window", window, window is not None or is_full, "given for layer_types that slide")
+        for index, kind in enumerate(types):
+            require(f"layer_types[{index}]", kind, isinstance(kind, str), "a text")
+        return window, tuple(types)
+    if window is None:
+        return None, ()
+    first = data.get("max_window_layers")
+    require("max_window_layers", first, type(first) is int and first >= 0, "a whole number from 0")
+    full = min(first or 0, layers)
+    return window, (FULL,) * full + (SLIDING,) * (layers - full)
 
 
 @dataclass(frozen=True)
@@ -33,8 +85,7 @@ class Family:
         head_norms: queries and keys are normalised.
         attention_bias, mlp_bias: always (True), never (False), or given by the field of that name (None).
         output_bias: the projection after attention has a bias if the three before it have one.
-        window: layers that may have a sliding window: "none", "all", "some", which the file lists, or "switched": all,
-            if the file says that windows are used.
+        windows: reads from the file which layers have a sliding window.
         mixture: reads the numbers of a mixture of experts from the file, for this many layers.
         defaults: of fields that a file omits, where they are not those of the other classes.
     """
@@ -43,7 +94,7 @@ class Family:
     attention_bias: bool | None = False
     mlp_bias: bool | None = False
     output_bias: bool = True
-    window: str = "none"
+    windows: Callable[[Json, int], Windows] = _no_window
     mixture: Callable[[Json, int], Mixture] | None = None
     defaults: Json = field(default_factory=dict, hash=False)
 
@@ -58,9 +109,9 @@ class Family:
 
 FAMILIES = {
     "Qwen3ForCausalLM": Family(
-        head_norms=True, attention_bias=None, window="some", defaults={"head_dim": 128}
+        head_norms=True, attention_bias=None, windows=_some_slide, defaults={"head_dim": 128}
     ),
-    "Qwen2ForCausalLM": Family(attention_bias=True, output_bias=False, window="some"),
+    "Qwen2ForCausalLM": Family(attention_bias=True, output_bias=False, windows=_some_slide),
     "LlamaForCausalLM": Family(
         attention_bias=None,
         mlp_bias=None,
@@ -69,16 +120,16 @@ FAMILIES = {
             "max_position_embeddings": 2048, "sliding_window": None,
         },
     ),
-    "MistralForCausalLM": Family(window="all", defaults=OF_MISTRAL),
+    "MistralForCausalLM": Family(windows=_all_slide, defaults=OF_MISTRAL),
     "MixtralForCausalLM": Family(
-        window="all",
+        windows=_all_slide,
         mixture=mixtral,
         defaults=OF_MISTRAL | {"rms_norm_eps": 1e-5, "rope_theta": 1e6, "sliding_window": None},
     ),
     "Qwen3MoeForCausalLM": Family(
         head_norms=True,
         attention_bias=None,
-        window="switched",
+        windows=_all_slide_by_switch,
         mixture=qwen3_moe,
         defaults={
             "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24, "num_key_value_heads": 4,
@@ -125,70 +176,9 @@ def mixture_of(architecture: str, data: Json, layers: int) -> Mixture | None:
     return mixture if mixture and mixture.layers else None
 
 
-def windows_of(architecture: str, data: Json, layers: int) -> tuple[int | None, tuple[str, ...]]:
+def windows_of(architecture: str, data: Json, layers: int) -> Windows:
     """`sliding_window` and `layer_types` of a model with this many layers: (None, ()) if none slides."""
     family = FAMILIES[architecture]
-    rules = {
-        "none": _no_window, "all": _all_slide, "some": _some_slide, "switched": _all_slide_by_switch,
-    }  # fmt: skip
-    window, types = rules[family.window](data, layers)
-    is_full = len(types) in (0, layers) and all(kind == "full_attention" for kind in types)
+    window, types = family.windows(data, layers)
+    is_full = len(types) in (0, layers) and all(kind == FULL for kind in types)
     return (None, ()) if is_full else (window, types)
-
-
-def _no_window(data: Json, layers: int) -> tuple[int | None, tuple[str, ...]]:
-    window, used = data.get("sliding_window"), data.get("use_sliding_window", True)
-    require("sliding_window", window, window is None or used is False, "null: this architecture has none")
-    _require_full(data)
-    return None, ()
-
-
-def _all_slide(data: Json, layers: int) -> tuple[int | None, tuple[str, ...]]:
-    """Mistral's windows: the window is for all layers; null means none."""
-    _require_no_field(data, "layer_types", "absent: in this architecture all layers are alike")
-    window = data.get("sliding_window")
-    return window, () if window is None else ("sliding_attention",) * layers
-
-
-def _all_slide_by_switch(data: Json, layers: int) -> tuple[int | None, tuple[str, ...]]:
-    """Qwen3-MoE's windows: for all layers, if they are used at all."""
-    return _all_slide(data, layers) if _uses_windows(data) else (None, ())
-
-
-def _uses_windows(data: Json) -> bool:
-    switch = data.get("use_sliding_window", False)
-    require("use_sliding_window", switch, isinstance(switch, bool), "a bool")
-    return switch
-
-
-def _some_slide(data: Json, layers: int) -> tuple[int | None, tuple[str, ...]]:
-    """Qwen's windows: by a switch and a list of layer types, or for all layers from `max_window_layers` on."""
-    window = data.get("sliding_window") if _uses_windows(data) else None
-    types = data.get("layer_types")
-    if types is not None:
-        require("layer_types", types, isinstance(types, list), "a list")
-        is_full = all(kind == "full_attention" for kind in types)
-        require("sliding_window", window, window is not None or is_full, "given for layer_types that slide")
-        return window, _words(types)
-    if window is None:
-        return None, ()
-    first = data.get("max_window_layers")
-    require("max_window_layers", first, type(first) is int and first >= 0, "a whole number from 0")
-    full = min(first or 0, layers)
-    return window, ("full_attention",) * full + ("sliding_attention",) * (layers - full)
-
-
-def _words(types: list) -> tuple[str, ...]:
-    for index, kind in enumerate(types):
-        require(f"layer_types[{index}]", kind, isinstance(kind, str), "a text")
-    return tuple(types)
-
-
-def _require_full(data: Json) -> None:
-    types = data.get("layer_types")
-    is_full = types is None or (isinstance(types, list) and all(kind == "full_attention" for kind in types))
-    require("layer_types", types, is_full, "full_attention in every layer: this architecture has no other")
-
-
-def _require_no_field(data: Json, field: str, wanted: str) -> None:
-    require(field, data.get(field), data.get(field) is None, wanted)

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+# Larger than any count in a model; it keeps a hostile file from making us build a table of 10^15 rows.
+LARGEST_COUNT = 2**24
 Json = dict[str, Any]  # an object, whose values are of any type that JSON has
 
 
@@ -22,6 +24,16 @@ def require(field: str, value: object, holds: bool, wanted: str) -> None:
     if not holds:
         found = "missing" if value is None else shown(value)
         raise CheckpointError(f"{field} is {found} and must be {wanted}")
+
+
+def is_count(value: object, most: int = LARGEST_COUNT) -> bool:
+    """Whether a value is a whole number from 1 to `most`; True is none."""
+    return type(value) is int and 1 <= value <= most
+
+
+def require_count(field: str, value: object, most: int = LARGEST_COUNT) -> None:
+    """Raise CheckpointError for a field that is not a whole number from 1 to `most`."""
+    require(field, value, is_count(value, most), f"a whole number from 1 to {most}")
 
 
 def read_json(file: Path) -> Json:

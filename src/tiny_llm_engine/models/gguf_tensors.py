@@ -5,7 +5,8 @@ Day 2.2 in another order, so that nothing is rounded. Llama's queries and keys a
 head interleaved.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,10 +17,30 @@ from .gguf_config import FREQUENCIES, GROUP_SIZE, KEPT_BITS, stays_quantized
 from .gguf_file import GgufFile, GgufTensor
 from .quantized_tensors import parts
 from .safetensors_folder import TensorInfo
+from .weight_shapes import weight_shapes
 
 FLOATS = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
-ATTENTION = {"attn_q": "q_proj", "attn_k": "k_proj", "attn_v": "v_proj", "attn_output": "o_proj"}
-MLP = {"ffn_gate": "gate_proj", "ffn_up": "up_proj", "ffn_down": "down_proj"}
+# The parts of a model by Hugging Face's names, without the layer, and by llama.cpp's.
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+}
+# A file has a stack for each matrix of an expert, where the model has one for gate and up.
+STACKS = {"mlp.experts.gate_up_proj": ("gate", "up"), "mlp.experts.down_proj": ("down",)}
+PLACE = re.compile(r"(?:model\.layers\.(\d+)\.)?(.+?)(\.weight|\.bias)?")
 
 
 @dataclass(frozen=True)
@@ -32,47 +53,21 @@ class Wanted:
 
 def wanted_tensors(config: ModelConfig) -> dict[str, Wanted]:
     """All tensors of a model, by their names in a file."""
-    E, V = config.hidden_size, config.vocab_size
-    found = {
-        "token_embd.weight": Wanted("model.embed_tokens.weight", (V, E)),
-        "output_norm.weight": Wanted("model.norm.weight", (E,)),
-    }
-    if not config.tie_word_embeddings:
-        found["output.weight"] = Wanted("lm_head.weight", (V, E))
-    for layer in range(config.num_hidden_layers):
-        for name, (model_name, shape) in _of_layer(config, layer):
-            found[f"blk.{layer}.{name}"] = Wanted(f"model.layers.{layer}.{model_name}", shape)
+    found = {}
+    for name, shape in weight_shapes(config).items():
+        place = PLACE.fullmatch(name)
+        assert place is not None, "every weight has a name of this form"
+        layer, part, kind = place.groups("")
+        block = f"blk.{layer}." if layer else ""
+        if part not in STACKS:
+            found[f"{block}{NAMES[part]}{kind}"] = Wanted(name, shape)
+            continue
+        (experts, rows, columns), matrices = shape, STACKS[part]
+        for each in matrices:
+            model_name = f"model.layers.{layer}.mlp.experts.{{}}.{each}_proj.weight"
+            wanted = Wanted(model_name, (experts, rows // len(matrices), columns))
+            found[f"{block}ffn_{each}_exps.weight"] = wanted
     return found
-
-
-def _of_layer(config: ModelConfig, layer: int) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
-    E, D = config.hidden_size, config.head_dim
-    query, kv = config.num_attention_heads * D, config.num_key_value_heads * D
-    yield "attn_norm.weight", ("input_layernorm.weight", (E,))
-    yield "ffn_norm.weight", ("post_attention_layernorm.weight", (E,))
-    if config.head_norms:
-        yield "attn_q_norm.weight", ("self_attn.q_norm.weight", (D,))
-        yield "attn_k_norm.weight", ("self_attn.k_norm.weight", (D,))
-    matrices = {"attn_q": (query, E), "attn_k": (kv, E), "attn_v": (kv, E), "attn_output": (E, query)}
-    names = {name: f"self_attn.{ATTENTION[name]}" for name in matrices}
-    if config.mixture is None or layer not in config.mixture.layers:
-        F = config.intermediate_size
-        matrices |= {"ffn_gate": (F, E), "ffn_up": (F, E), "ffn_down": (E, F)}
-        names |= {name: f"mlp.{MLP[name]}" for name in MLP}
-    else:
-        yield from _of_mixture(config)
-    for name, shape in matrices.items():
-        yield f"{name}.weight", (f"{names[name]}.weight", shape)
-        if names[name] in config.biases:
-            yield f"{name}.bias", (f"{names[name]}.bias", shape[:1])
-
-
-def _of_mixture(config: ModelConfig) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
-    assert config.mixture is not None
-    E, X, F = config.hidden_size, config.mixture.num_experts, config.mixture.intermediate_size
-    yield "ffn_gate_inp.weight", ("mlp.gate.weight", (X, E))
-    for name, shape in {"ffn_gate": (F, E), "ffn_up": (F, E), "ffn_down": (E, F)}.items():
-        yield f"{name}_exps.weight", (f"mlp.experts.{{}}.{MLP[name]}.weight", (X, *shape))
 
 
 def weights_of(file: GgufFile, config: ModelConfig) -> dict[str, GgufTensor]:
@@ -86,17 +81,20 @@ def weights_of(file: GgufFile, config: ModelConfig) -> dict[str, GgufTensor]:
     for name in [name for name in file.tensors if name not in wanted and name != FREQUENCIES]:
         raise _refused(file, name, "is not of an architecture that this engine has; choose another model")
     found: dict[str, GgufTensor] = {}
-    for name, (model_name, shape) in ((name, (each.name, each.shape)) for name, each in wanted.items()):
-        tensor = file.tensors.get(name)
+    for name, each in wanted.items():
+        tensor, shape = file.tensors.get(name), each.shape
         if tensor is None:
             raise _refused(file, name, "is missing; download the file again")
         if tensor.shape != shape:
             problem = f"has shape {tensor.shape}, and the header asks for {shape}; choose another file of this model"
             raise _refused(file, name, problem)
-        if "{}" in model_name:
-            found |= {model_name.format(expert): _expert(tensor, expert) for expert in range(shape[0])}
+        if "{}" in each.name:
+            found |= {
+                each.name.format(expert): replace(tensor, shape=shape[1:], data=tensor.data[expert])
+                for expert in range(shape[0])
+            }
         else:
-            found[model_name] = tensor
+            found[each.name] = tensor
     for tensor in {each.kind: each for each in found.values() if each.kind not in FLOATS}.values():
         # A row shows whether it can be read at all.
         replace(tensor, shape=(-1,), data=tensor.data[:1]).floats()
@@ -106,10 +104,6 @@ def weights_of(file: GgufFile, config: ModelConfig) -> dict[str, GgufTensor]:
 def _refused(file: GgufFile, name: str, problem: str) -> CheckpointError:
     path = file.tensors[name].file if name in file.tensors else file.path
     return CheckpointError(f"{path}: tensor {shown(name)} {problem}")
-
-
-def _expert(stack: GgufTensor, expert: int) -> GgufTensor:
-    return replace(stack, shape=stack.shape[1:], data=stack.data[expert])
 
 
 def headers_of(weights: Mapping[str, GgufTensor]) -> dict[str, TensorInfo]:

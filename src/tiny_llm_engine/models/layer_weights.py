@@ -1,114 +1,14 @@
 """The checkpoint as a model reads it, and the names of a layer's weights in it. Given, for both ports."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-
-class RopeScaling(Protocol):
-    """The angles of a scaled RoPE, and what cosines and sines are multiplied by."""
-
-    @property
-    def attention_factor(self) -> float: ...
-
-    def angles(self, seq_len: int) -> Any:
-        """The angles of the first positions, in radians: (seq_len, D/2) in NumPy's float32."""
-        ...
-
-
-class MixtureShape(Protocol):
-    """The numbers of a mixture of experts, from `Mixture`."""
-
-    @property
-    def num_experts(self) -> int: ...
-
-    @property
-    def num_experts_per_tok(self) -> int: ...
-
-    @property
-    def intermediate_size(self) -> int: ...
-
-    @property
-    def norm_topk_prob(self) -> bool: ...
-
-    @property
-    def layers(self) -> tuple[int, ...]: ...
-
-    @property
-    def ranks(self) -> int:
-        """Ranks that share the experts of each layer."""
-        ...
-
-    @property
-    def held_experts(self) -> int:
-        """Experts of each layer that this process has."""
-        ...
-
-
-class ModelShape(Protocol):
-    """The fields of `config.json` that a model reads, and what `ModelConfig` derives from them."""
-
-    @property
-    def hidden_size(self) -> int: ...
-
-    @property
-    def intermediate_size(self) -> int: ...
-
-    @property
-    def num_hidden_layers(self) -> int: ...
-
-    @property
-    def num_attention_heads(self) -> int: ...
-
-    @property
-    def num_key_value_heads(self) -> int: ...
-
-    @property
-    def head_dim(self) -> int: ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def context(self) -> int:
-        """Tokens that are read at most."""
-        ...
-
-    @property
-    def rms_norm_eps(self) -> float: ...
-
-    @property
-    def rope_theta(self) -> float: ...
-
-    @property
-    def rope_scaling(self) -> RopeScaling | None: ...
-
-    @property
-    def tie_word_embeddings(self) -> bool: ...
-
-    @property
-    def sliding_window(self) -> int | None: ...
-
-    @property
-    def mixture(self) -> MixtureShape | None: ...
-
-    @property
-    def head_norms(self) -> bool:
-        """Whether queries and keys are normalised before RoPE."""
-        ...
-
-    @property
-    def biases(self) -> tuple[str, ...]:
-        """The projections of a layer that have a bias, by Hugging Face name."""
-        ...
-
-    @property
-    def windows(self) -> tuple[int | None, ...]:
-        """The sliding window of each layer in tokens, or None for full attention."""
-        ...
-
-    def require_plain(self, reader: str) -> None:
-        """Raises CheckpointError for a model that `reader`, Week 1's model, does not compute."""
-        ...
+if TYPE_CHECKING:  # by these names models know a configuration, without the code that reads it from files
+    from .config import ModelConfig as ModelShape
+    from .mixture import Mixture as MixtureShape
+    from .rope_scaling import RopeScaling
+else:
+    ModelShape = MixtureShape = RopeScaling = object
 
 
 class Checkpoint(Protocol):

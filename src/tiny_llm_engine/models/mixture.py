@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .files import CheckpointError, Json, require
+from .files import CheckpointError, Json, is_count, require, require_count
 
 MOST_EXPERTS = 2**12  # larger than in any model
 
@@ -32,10 +32,9 @@ class Mixture:
 
     def __post_init__(self):
         X, k = self.num_experts, self.num_experts_per_tok
-        require("num_experts", X, _is_count(X, MOST_EXPERTS), f"a whole number from 1 to {MOST_EXPERTS}")
-        require("num_experts_per_tok", k, _is_count(k, X), f"a whole number from 1 to num_experts, {X}")
-        F = self.intermediate_size
-        require("moe_intermediate_size", F, _is_count(F, 2**24), f"a whole number from 1 to {2**24}")
+        require_count("num_experts", X, MOST_EXPERTS)
+        require("num_experts_per_tok", k, is_count(k, X), f"a whole number from 1 to num_experts, {X}")
+        require_count("moe_intermediate_size", self.intermediate_size)
         require("norm_topk_prob", self.norm_topk_prob, isinstance(self.norm_topk_prob, bool), "a bool")
         if X % self.ranks:
             raise CheckpointError(f"{X} experts cannot be shared by {self.ranks} ranks")
@@ -44,10 +43,6 @@ class Mixture:
     def held_experts(self) -> int:
         """Experts of each layer that a rank has."""
         return self.num_experts // self.ranks
-
-
-def _is_count(value: object, most: int) -> bool:
-    return type(value) is int and 1 <= value <= most
 
 
 def mixtral(data: Json, layers: int) -> Mixture:
@@ -64,7 +59,7 @@ def mixtral(data: Json, layers: int) -> Mixture:
 def qwen3_moe(data: Json, layers: int) -> Mixture:
     """Every `decoder_sparse_step`-th layer, without those in `mlp_only_layers`."""
     step, dense = data.get("decoder_sparse_step", 1), data.get("mlp_only_layers") or []
-    require("decoder_sparse_step", step, _is_count(step, 2**24), "a whole number from 1")
+    require("decoder_sparse_step", step, is_count(step), "a whole number from 1")
     is_list = isinstance(dense, list) and all(type(each) is int for each in dense)
     require("mlp_only_layers", dense, is_list, "a list of whole numbers")
     return Mixture(

@@ -10,16 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .files import CheckpointError, Json, require
+from .files import CheckpointError, Json, is_count, require
 
 if TYPE_CHECKING:
     from .config import ModelConfig
 
-LARGEST_FACTOR = 1e9
+LARGEST_FACTOR = 10**9
 # Kinds that exist but are not supported, with the reason.
 REFUSED = {
     "longrope": "its frequencies change with the length of the text, and keys in the cache would have to turn again",
@@ -241,12 +242,8 @@ def _number(field: str, value: object, least: float, wanted: str) -> None:
     require(field, value, is_number, wanted)
 
 
-def _factor(field: str, value: object) -> None:
-    _number(field, value, 1, "a number from 1 on")
-
-
-def _positive(field: str, value: object) -> None:
-    _number(field, value, 1e-9, "a positive number")
+_factor = partial(_number, least=1, wanted="a number from 1 on")
+_positive = partial(_number, least=1e-9, wanted="a positive number")
 
 
 def _optional_number(field: str, value: object) -> None:
@@ -255,8 +252,8 @@ def _optional_number(field: str, value: object) -> None:
 
 
 def _optional_count(field: str, value: object) -> None:
-    is_count = value is None or (type(value) is int and 1 <= value <= LARGEST_FACTOR)
-    require(field, value, is_count, "a whole number of tokens")
+    is_whole = value is None or is_count(value, LARGEST_FACTOR)
+    require(field, value, is_whole, "a whole number of tokens")
 
 
 def _optional_switch(field: str, value: object) -> None:

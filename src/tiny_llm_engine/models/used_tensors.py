@@ -7,25 +7,14 @@ from pathlib import Path
 from .config import ModelConfig
 from .expert_names import model_name, place_of
 from .files import CheckpointError, shown
-from .layer_weights import layer_weights
 from .output_head import HEAD
-from .quantization import EMBEDDING
 from .quantized_tensors import parts
 from .safetensors_folder import DTYPES, TensorInfo, broken
+from .weight_shapes import weight_shapes
 
 # Buffers of older files: what they hold is computed anew.
 BUFFER = re.compile(r"(.+\.)?(rotary_emb\.inv_freq|position_ids|(self_)?attn\.(masked_)?bias)")
 NAMED = 3  # in the line
-
-
-class _Asked:
-    """A checkpoint without weights: keeps the names that layers ask for."""
-
-    def __init__(self, config: ModelConfig):
-        self.config, self.names = config, {EMBEDDING, "model.norm.weight", HEAD}
-
-    def weight(self, name: str, *shape: int) -> None:
-        self.names.add(name)
 
 
 def used_tensors(headers: Mapping[str, TensorInfo], config: ModelConfig) -> dict[str, TensorInfo]:
@@ -34,11 +23,10 @@ def used_tensors(headers: Mapping[str, TensorInfo], config: ModelConfig) -> dict
     Raises:
         CheckpointError: one of them is empty, or has a type that no engine reads.
     """
-    asked = _Asked(config)
-    for index in range(min(config.num_hidden_layers, len(headers))):
-        layer_weights(asked, index, lambda weight, bias: None)
+    # A tied model has no head, but its files may.
+    asked = {*weight_shapes(config, min(config.num_hidden_layers, len(headers))), HEAD}
     places = {name: place_of(name) for name in headers}
-    names = {name for name, at in places.items() if (at.stack if at else model_name(name)) in asked.names}
+    names = {name for name, at in places.items() if (at.stack if at else model_name(name)) in asked}
     quantized = (name for name in names if headers[name].dtype == "U32")
     names |= {part for name in quantized for part in parts(name)}
     used = {name: info for name, info in headers.items() if name in names}

@@ -3,12 +3,13 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tiny_llm_engine.admission import ServingState
 from tiny_llm_engine.packed_model import PackedBatch
 from tiny_llm_engine.request_life import SequenceState
 from tiny_llm_engine.scheduled import Scheduled
+from tiny_llm_engine.solution_types import ServingPackage
 
 from .moves import FOLDER, GONE, BlockCosts, BlockReader, Choose, Move
 
@@ -16,20 +17,6 @@ Served = TypeVar("Served", bound=SequenceState)
 MOST = 2  # requests at a time: the next one can wait where it holds no blocks
 STEP_SECONDS = 0.005  # of copies that a step with other requests waits for
 AHEAD = 8  # blocks that are read from the folder before their turn
-
-
-class Cold(Protocol):
-    """What is asked of `ColdBlocks`."""
-
-    moves: list[Move]
-
-    def level_of(self, digest: bytes) -> str | None: ...
-
-    def bring_back(self, digest: bytes, block: int) -> None: ...
-
-    def forget(self, digest: bytes) -> None: ...
-
-    def take_moves(self) -> list[Move]: ...
 
 
 @dataclass(frozen=True)
@@ -43,7 +30,7 @@ class ColdParts:
         choose: how many blocks come back, see `blocks_to_bring_back`.
     """
 
-    blocks: Cold
+    blocks: "ServingPackage.ColdBlocks"
     reader: BlockReader
     costs: BlockCosts
     choose: Choose

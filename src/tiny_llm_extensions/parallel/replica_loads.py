@@ -4,7 +4,7 @@ Knows numbers and names. It asks no replica anything, so it is never behind: a r
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -20,32 +20,24 @@ class SentRequest:
     tokens: int
 
 
-@dataclass
-class SeenPrefixes:
-    """The latest blocks that a replica has computed, as a bounded set.
+class SeenPrefixes(dict[bytes, None]):
+    """The latest blocks that a replica has computed, as a bounded set; a dict keeps the order, the oldest first.
 
     Args:
         most: blocks to remember; the least recently used one is forgotten first.
     """
 
-    most: int
-    _blocks: dict[bytes, None] = field(
-        default_factory=dict
-    )  # a dict keeps the order: the first is the oldest
-
-    def __contains__(self, digest: bytes) -> bool:
-        return digest in self._blocks
-
-    def __len__(self) -> int:
-        return len(self._blocks)
+    def __init__(self, most: int):
+        super().__init__()
+        self.most = most
 
     def add(self, hashes: Sequence[bytes]) -> None:
         """Remembers the blocks of a prompt. Its first block is the newest: without it no other one can be found."""
         for digest in reversed(hashes):
-            self._blocks.pop(digest, None)
-            self._blocks[digest] = None
-        while len(self._blocks) > self.most:
-            del self._blocks[next(iter(self._blocks))]
+            self.pop(digest, None)
+            self[digest] = None
+        while len(self) > self.most:
+            del self[next(iter(self))]
 
 
 class ReplicaLoads:

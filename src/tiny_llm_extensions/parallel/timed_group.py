@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,9 +22,11 @@ class TimedGroup:
 
     def __init__(self, group: Any, backend_module: Backend):
         self.group, self.backend_module = group, backend_module
-        self.rank, self.size = group.rank, group.size
         self.spans: deque[tuple[float, float]] = deque(maxlen=KEPT)
         self._start = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.group, name)
 
     def take_spans(self) -> list[tuple[float, float]]:
         """The spans since the last call."""
@@ -49,15 +51,6 @@ class TimedGroup:
         """A micro-batch begins, unless it has to be received first."""
         self._start = time.perf_counter()
 
-    def all_reduce(self, x: Array) -> Array:
-        return self.group.all_reduce(x)
-
-    def all_gather(self, x: Array) -> Array:
-        return self.group.all_gather(x)
-
-    def all_to_all(self, x: Array, sent: Sequence[int], received: Sequence[int]) -> Array:
-        return self.group.all_to_all(x, sent, received)
-
     def send(self, x: Array, rank: int) -> None:
         self.backend_module.evaluate(x)
         self.group.send(x, rank)
@@ -67,9 +60,6 @@ class TimedGroup:
         self.backend_module.evaluate(x)
         self.begin()
         return x
-
-    def leave(self) -> None:
-        self.group.leave()
 
 
 def timed(port: Port, group: Any, stages: bool) -> Any:

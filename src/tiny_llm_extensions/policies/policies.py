@@ -5,22 +5,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 from tiny_llm_engine.request_life import SequenceState
 from tiny_llm_engine.scheduled import Scheduled
-
-
-class Plans(Protocol):
-    """What a policy uses of a scheduler: the two kinds of work of Day 3.3."""
-
-    running: list
-
-    def plan_decodes(self, plan: list[Scheduled]) -> None:
-        """Adds one token of each running request that is ready to decode."""
-
-    def plan_prompts(self, plan: list[Scheduled]) -> None:
-        """Adds chunks, or whole prompts if the scheduler does not cut them."""
+from tiny_llm_engine.solution_types import HybridScheduler
 
 
 class Policy(ABC):
@@ -29,7 +17,7 @@ class Policy(ABC):
     cuts_prompts = False  # whether a prompt may take several steps
 
     @abstractmethod
-    def plan_step(self, scheduler: Plans, plan: list[Scheduled]) -> None:
+    def plan_step(self, scheduler: HybridScheduler, plan: list[Scheduled]) -> None:
         """Fills an empty plan, with one entry per request at most."""
 
     def lets_leave(self, running: Sequence[SequenceState]) -> bool:
@@ -44,7 +32,7 @@ class StaticBatching(Policy):
     that take and return whole batches.
     """
 
-    def plan_step(self, scheduler: Plans, plan: list[Scheduled]) -> None:
+    def plan_step(self, scheduler: HybridScheduler, plan: list[Scheduled]) -> None:
         if scheduler.running:
             scheduler.plan_decodes(plan)
         else:
@@ -60,7 +48,7 @@ class DecodeFirst(Policy):
     Answers never stall. A prompt waits for the longest answer that was begun before it.
     """
 
-    def plan_step(self, scheduler: Plans, plan: list[Scheduled]) -> None:
+    def plan_step(self, scheduler: HybridScheduler, plan: list[Scheduled]) -> None:
         scheduler.plan_decodes(plan)
         if not plan:
             scheduler.plan_prompts(plan)
@@ -72,7 +60,7 @@ class PrefillFirst(Policy):
     The batch fills quickly, which is good for throughput. Every answer stalls while prompts arrive.
     """
 
-    def plan_step(self, scheduler: Plans, plan: list[Scheduled]) -> None:
+    def plan_step(self, scheduler: HybridScheduler, plan: list[Scheduled]) -> None:
         scheduler.plan_prompts(plan)
         if not plan:
             scheduler.plan_decodes(plan)
@@ -89,7 +77,7 @@ class ChunksOnly(Policy):
     def __init__(self):
         self._had_prompts = False  # what the last step computed
 
-    def plan_step(self, scheduler: Plans, plan: list[Scheduled]) -> None:
+    def plan_step(self, scheduler: HybridScheduler, plan: list[Scheduled]) -> None:
         first, second = scheduler.plan_prompts, scheduler.plan_decodes
         if self._had_prompts:
             first, second = second, first
@@ -107,6 +95,6 @@ class SarathiServe(Policy):
 
     cuts_prompts = True
 
-    def plan_step(self, scheduler: Plans, plan: list[Scheduled]) -> None:
+    def plan_step(self, scheduler: HybridScheduler, plan: list[Scheduled]) -> None:
         scheduler.plan_decodes(plan)
         scheduler.plan_prompts(plan)

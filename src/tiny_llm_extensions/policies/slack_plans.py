@@ -4,39 +4,15 @@ The functions get the scheduler, and use its `victims`, `prompt_budget` and `sla
 """
 
 import math
-from typing import Any, Protocol
+from typing import TypeAlias
 
-from tiny_llm_engine.admission import Blocks, ServingState
-from tiny_llm_engine.request_life import SequenceState
 from tiny_llm_engine.scheduled import Scheduled
+from tiny_llm_engine.solution_types import AnswerSequence, ServingPackage
 
-from .backfill import Backfill
-
-
-class Preempts(Protocol):
-    """What these functions use of a scheduler of Day 3.3 that preempts by class."""
-
-    state: ServingState
-    running: list
-    waiting: Backfill
-    allocator: Blocks
-    max_num_seqs: int
-    num_returning: int
-
-    def victims(self) -> list: ...
-
-    def may_preempt(self, sequence: Any) -> bool: ...
-
-    def may_begin(self, sequence: Any) -> bool: ...
-
-    def preempt(self, sequence: Any) -> None: ...
-
-    def prompt_budget(self, plan: list[Scheduled]) -> int: ...
-
-    def plan_chunk(self, plan: list[Scheduled], sequence: Any, left: int) -> int: ...
+SlackScheduler: TypeAlias = "ServingPackage.SlackScheduler"
 
 
-def make_way(scheduler: Preempts) -> None:
+def make_way(scheduler: SlackScheduler) -> None:
     """Preempts batch requests for interactive ones that wait without a place, if that gives them one."""
     if not any(map(scheduler.may_preempt, scheduler.running)):
         return
@@ -55,7 +31,7 @@ def make_way(scheduler: Preempts) -> None:
 
 
 def may_take_places(
-    scheduler: Preempts, head: SequenceState, victims: list[SequenceState], slots: int, free: int
+    scheduler: SlackScheduler, head: AnswerSequence, victims: list[AnswerSequence], slots: int, free: int
 ) -> bool:
     """Whether a request may have others preempted, and would run then.
 
@@ -71,7 +47,7 @@ def may_take_places(
     return head.priority == "interactive" and has_enough and fits
 
 
-def plan_short_first(scheduler: Preempts, plan: list[Scheduled]) -> None:
+def plan_short_first(scheduler: SlackScheduler, plan: list[Scheduled]) -> None:
     """Adds chunks: up to half of the budget for prompts that end in this step, the rest by the keys."""
     left = scheduler.prompt_budget(plan)
     left -= plan_short(scheduler, plan, left // 2)
@@ -90,7 +66,7 @@ def plan_short_first(scheduler: Preempts, plan: list[Scheduled]) -> None:
         left -= scheduler.plan_chunk(plan, chosen, left)
 
 
-def plan_short(scheduler: Preempts, plan: list[Scheduled], left: int) -> int:
+def plan_short(scheduler: SlackScheduler, plan: list[Scheduled], left: int) -> int:
     """Adds whole rests of interactive prompts, the shortest first. Returns how many tokens they are.
 
     So a short prompt need not wait for a long one that goes before it by its age, and delays it by half at most.
@@ -109,12 +85,12 @@ def plan_short(scheduler: Preempts, plan: list[Scheduled], left: int) -> int:
     return budget - left
 
 
-def has_slot(scheduler: Preempts) -> bool:
+def has_slot(scheduler: SlackScheduler) -> bool:
     """Whether one more request may run."""
     return len(scheduler.running) < scheduler.max_num_seqs
 
 
-def is_turn_of_prompts(scheduler: Any) -> bool:
+def is_turn_of_prompts(scheduler: SlackScheduler) -> bool:
     """In steps of one kind: whether the decodes can wait for one more step of chunks.
 
     After decodes a chunk may be cut to what fits; after a chunk only a whole one goes, since a small one costs a
@@ -128,7 +104,7 @@ def is_turn_of_prompts(scheduler: Any) -> bool:
     return bool(left) and (scheduler._decoded_last or scheduler.profile.seconds(whole) <= rest)
 
 
-def check_slack_options(scheduler: Any) -> None:
+def check_slack_options(scheduler: SlackScheduler) -> None:
     """Raises a ValueError that names the fix when an option of a `SlackScheduler` is out of range.
 
     Also when a tile of a prompt beside all decodes takes longer than the target.

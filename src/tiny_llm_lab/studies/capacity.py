@@ -55,7 +55,7 @@ def trials(
     @cache
     def trial(rate: float) -> tuple[float, float]:
         found = latencies_of_seeds(plan, trace, rate, **options)
-        tbt, delay = medians(found, lambda run: run.tbt(99), lambda run: run.delay(50))
+        tbt, delay = medians(found, "P99 TBT", "P50 delay")
         return tbt, delay
 
     return trial

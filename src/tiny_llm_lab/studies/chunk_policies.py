@@ -4,7 +4,7 @@ from typing import Any
 
 from tiny_llm_engine.solution_types import ServingPackage
 
-from .served import StudyPlan, latencies_of_seeds, medians, options_of, runs_of
+from .served import LATENCIES, StudyPlan, latencies_of_seeds, medians, options_of, runs_of
 from .study import Study
 
 TRACE = "openchat"
@@ -13,7 +13,6 @@ SIZES = (512, 2048, 8192)
 RATES = (0.5, 0.8, 1.0, 1.2)
 BUDGETS = (512, 1024, 2048)
 TILE = 128  # tokens
-LATENCIES = ("P50 TTFT", "P99 TTFT", "P99 TBT", "longest gap")
 
 
 def chunks_first(names: ServingPackage) -> type:
@@ -32,13 +31,7 @@ def figures(plan: StudyPlan, rate: float, budget: int, **others: Any) -> list[fl
     """The latencies of Sarathi-Serve's scheduler with these options, in seconds."""
     options = options_of("Sarathi-Serve", TRACE, budget) | others
     found = latencies_of_seeds(plan, TRACE, rate, **options)
-    return medians(
-        found,
-        lambda run: run.ttft(50),
-        lambda run: run.ttft(99),
-        lambda run: run.tbt(99),
-        lambda run: run.longest_gap,
-    )
+    return medians(found, *LATENCIES)
 
 
 def sglang(plan: StudyPlan) -> Study:

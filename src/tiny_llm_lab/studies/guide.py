@@ -2,14 +2,13 @@
 
 from typing import Any
 
-from tiny_llm_course.trace.simulation.simulator import Simulation
 from tiny_llm_course.trace.text import counted
 from tiny_llm_course.trace.workload import SHORT, RequestSpec
 from tiny_llm_engine.solution_types import Event
 
 from ..latency_recorder import LatencyRecorder
-from .hardware import BLOCK, HARDWARE
-from .served import StudyPlan
+from .hardware import HARDWARE
+from .served import StudyPlan, simulation_on
 from .study import Study
 
 MODEL = "llama-3-8b"
@@ -42,17 +41,8 @@ class RunningRecorder(LatencyRecorder):
 
 def serve(plan: StudyPlan, **options: Any) -> RunningRecorder:
     """Serve the requests, all of them there at the start."""
-    hardware, recorder = HARDWARE[MODEL], RunningRecorder()
-    simulation = Simulation(
-        plan.names,
-        hardware.cost,
-        recorder=recorder,
-        num_blocks=hardware.num_blocks,
-        block_size=BLOCK,
-        max_model_len=PROMPT + ANSWER,
-        max_num_seqs=SEQS,
-        **options,
-    )
+    recorder, sizes = RunningRecorder(), {"max_num_seqs": SEQS, **options}
+    simulation = simulation_on(HARDWARE[MODEL], plan.names, recorder, PROMPT + ANSWER, **sizes)
     simulation.send_all(RequestSpec(SHORT, PROMPT, ANSWER, time=0.0) for _ in range(plan.requests))
     simulation.run()
     return recorder

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tiny_llm_course.trace.simulation.cost_fit import fit_line
-from tiny_llm_course.trace.simulation.step_cost import Line, RooflineCost, pairs
+from tiny_llm_course.trace.simulation.step_cost import RooflineCost, pairs
 
 from .operator_times import A40_LLAMA2_70B, A100_LLAMA3_8B, LayerTimes
 
@@ -55,29 +55,27 @@ def blocks_of(cards: int, card_bytes: float, weight_bytes: float, kv_bytes: floa
     return int((0.9 * cards * card_bytes - weight_bytes) / kv_bytes / BLOCK)
 
 
-def prefill_line(seconds: Mapping[int, float] = PREFILL) -> Line:
-    """The line through whole prompts: T_math, and the overhead of a step."""
-    return fit_line([(tokens, pairs(tokens, 0), taken) for tokens, taken in seconds.items()], passes=1)
+# Through whole prompts: T_math, and the overhead of a step.
+MATH = fit_line([(tokens, pairs(tokens, 0), seconds) for tokens, seconds in PREFILL.items()], passes=1)
 
 
-def by_step_times(tile: int = TILE) -> RooflineCost:
+def by_step_times() -> RooflineCost:
     """T_math fitted to the measured prompts, T_mem to the measured decode steps."""
-    math = prefill_line()
     memory = fit_line(
         [(0, requests * DECODE_CONTEXT, seconds) for requests, seconds in DECODE.items()], passes=1
     )
-    return RooflineCost(math.a, math.b, math.c, memory.a - math.a, memory.c, tile)
+    return RooflineCost(MATH.a, MATH.b, MATH.c, memory.a - MATH.a, memory.c, TILE)
 
 
-def by_bandwidth(tile: int = TILE) -> RooflineCost:
+def by_bandwidth() -> RooflineCost:
     """T_math and the overhead fitted to the measured prompts; T_mem is what the cards' bandwidth allows."""
-    math, bandwidth = prefill_line(), CARDS * CARD_BANDWIDTH
-    return RooflineCost(math.a, math.b, math.c, WEIGHT_BYTES / bandwidth, KV_BYTES / bandwidth, tile)
+    bandwidth = CARDS * CARD_BANDWIDTH
+    return RooflineCost(MATH.a, MATH.b, MATH.c, WEIGHT_BYTES / bandwidth, KV_BYTES / bandwidth, TILE)
 
 
 # Operations per second of attention, as a share of those of the products, in the line of Yi-34B: a pair costs four
 # operations per layer and hidden value, a token two per weight. No step of the other models has been published.
-ATTENTION_SHARE = (60 * 4 * 7168 / prefill_line().c) / (2 * 34.4e9 / prefill_line().b)
+ATTENTION_SHARE = (60 * 4 * 7168 / MATH.c) / (2 * 34.4e9 / MATH.b)
 
 
 def by_operators(times: LayerTimes, layers: int, kv_bytes: float, bandwidth: float) -> RooflineCost:

@@ -1,6 +1,6 @@
 """Public incidents of serving engines, and which policy fails in which of them."""
 
-from tiny_llm_course.trace.incidents import CORPUS
+from tiny_llm_course.trace.incidents.corpus import CORPUS
 from tiny_llm_course.trace.incidents.table import marks
 
 from .served import StudyPlan

@@ -1,6 +1,6 @@
 """Latencies on realistic traffic: the ablation of Sarathi-Serve, its token budget, and arrivals in bursts."""
 
-from .served import StudyPlan, latencies_of_seeds, medians, of_yi, options_of, runs_of
+from .served import LATENCIES, StudyPlan, latencies_of_seeds, medians, of_yi, options_of, runs_of
 from .study import Chart, Curve, Study
 
 # (trace, requests per second in the artefact's script) -> scheduler -> P50 TTFT, P99 TBT, seconds, in the paper.
@@ -16,6 +16,7 @@ PAPER = {
         "Sarathi-Serve": (3.90, 0.17),
     },
 }
+OF_BUDGETS = ("P50 TTFT", "P99 TTFT", "P50 TBT", "P99 TBT", "longest gap")
 BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192)
 VARIATIONS = {"Poisson": 1.0, "bursts": 13.0}  # the second is that of the trace itself
 SCHEDULERS = ("Orca", "vLLM", "Sarathi-Serve")
@@ -27,7 +28,7 @@ def ablation(plan: StudyPlan) -> Study:
     for (trace, rate), schedulers in PAPER.items():
         for scheduler, (ttft, tbt) in schedulers.items():
             found = latencies_of_seeds(plan, trace, rate, **options_of(scheduler, trace))
-            p50, p99 = medians(found, lambda run: run.ttft(50), lambda run: run.tbt(99))
+            p50, p99 = medians(found, "P50 TTFT", "P99 TBT")
             rows.append([trace, rate, scheduler, p50, of_yi(plan, ttft), p99, of_yi(plan, tbt)])
     return Study(
         "ablation",
@@ -49,16 +50,14 @@ def budget(plan: StudyPlan) -> Study:
     trace, rate, rows = "openchat", 1.0, []
     for tokens in BUDGETS:
         found = latencies_of_seeds(plan, trace, rate, **options_of("Sarathi-Serve", trace, tokens))
-        ttfts = medians(found, lambda run: run.ttft(50), lambda run: run.ttft(99))
-        tbts = medians(found, lambda run: run.tbt(50), lambda run: run.tbt(99), lambda run: run.longest_gap)
-        rows.append([tokens, *ttfts, *tbts])
+        rows.append([tokens, *medians(found, *OF_BUDGETS)])
     curves = [
         Curve(name, [(row[0], row[at]) for row in rows]) for name, at in (("P50 TTFT", 1), ("P99 TBT", 4))
     ]
     return Study(
         "budget",
         f"Token budget, {trace} at {rate:g} req/s, seconds\n{runs_of(plan)}",
-        ("budget", "P50 TTFT", "P99 TTFT", "P50 TBT", "P99 TBT", "longest gap"),
+        ("budget", *OF_BUDGETS),
         rows,
         ("The paper uses 512 for strict targets and 2,048 for relaxed ones; it has no table of this sweep.",),
         Chart("tokens of a step", "seconds", curves, log_x=True, log_y=True),
@@ -72,13 +71,11 @@ def bursts(plan: StudyPlan) -> Study:
         for scheduler in SCHEDULERS:
             options = options_of(scheduler, trace)
             found = latencies_of_seeds(plan, trace, rate, variation=variation, **options)
-            ttfts = medians(found, lambda run: run.ttft(50), lambda run: run.ttft(99))
-            tbts = medians(found, lambda run: run.tbt(99), lambda run: run.longest_gap)
-            rows.append([name, scheduler, *ttfts, *tbts])
+            rows.append([name, scheduler, *medians(found, *LATENCIES)])
     return Study(
         "bursts",
         f"Bursts, {trace} at {rate:g} req/s on average, seconds\n{runs_of(plan)}",
-        ("arrivals", "scheduler", "P50 TTFT", "P99 TTFT", "P99 TBT", "longest gap"),
+        ("arrivals", "scheduler", *LATENCIES),
         rows,
         ("The paper's arrivals are Poisson in all experiments.",),
     )

@@ -6,13 +6,8 @@ There are as many micro-batches as stages, each with separate requests.
 from dataclasses import replace
 from statistics import median
 
-from tiny_llm_course.trace.pipeline.simulated_pipeline import (
-    KINDS,
-    STAGES,
-    SimulatedPipeline,
-    kind_of,
-    pass_in_turns,
-)
+from tiny_llm_course.trace.pipeline.pipeline_run import KINDS, PipelineRun, kind_of
+from tiny_llm_course.trace.pipeline.simulated_pipeline import STAGES, SimulatedPipeline, pass_in_turns
 from tiny_llm_course.trace.simulation.step_cost import StepWork
 
 from ..traffic import TRACES, traffic
@@ -28,7 +23,7 @@ BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192)
 COLUMNS = ("scheduler", "bubbles, %", *(f"{kind}, %" for kind in KINDS), "tokens/s")
 
 
-def serve_saturated(plan: StudyPlan, scheduler: str, seed: int, budget: int = 512) -> SimulatedPipeline:
+def serve_saturated(plan: StudyPlan, scheduler: str, seed: int, budget: int = 512) -> PipelineRun:
     """Serve requests that are all there at the start, a group per stage, until the first group is served."""
     hardware, most = HARDWARE[plan.hardware], TRACES[TRACE].most
     pipeline = SimulatedPipeline(hardware.cost, STAGES)
@@ -37,21 +32,21 @@ def serve_saturated(plan: StudyPlan, scheduler: str, seed: int, budget: int = 51
     groups = groups_of(plan.names, pipeline, specs, most, hardware.num_blocks, **options)
     while min(groups, key=lambda group: group.clock.now).advance():
         pass
-    return pipeline
+    return pipeline.run
 
 
-def shares(pipeline: SimulatedPipeline) -> list[float]:
+def shares(run: PipelineRun) -> list[float]:
     """Bubbles in per cent of the stages' time: all of them, and each kind."""
-    total = pipeline.busy + pipeline.bubbles.total()
-    return [
-        100 * seconds / total for seconds in (pipeline.bubbles.total(), *(pipeline.bubbles[k] for k in KINDS))
-    ]
+    bubbles = run.seconds_by_kind()
+    total = run.worked + bubbles.total()
+    return [100 * seconds / total for seconds in (bubbles.total(), *(bubbles[kind] for kind in KINDS))]
 
 
 def figures_of(plan: StudyPlan, scheduler: str, budget: int = 512) -> list[float]:
     """Bubbles in per cent, see `shares`, and tokens per second; medians over the seeds."""
     found = [serve_saturated(plan, scheduler, seed, budget) for seed in plan.seeds]
-    figures = [(*shares(each), each.tokens / each.end) for each in found]
+    tokens = [sum(work.chunk_tokens + work.decodes for work in each.works) for each in found]
+    figures = [(*shares(each), count / each.end) for each, count in zip(found, tokens, strict=True)]
     return [median(figure) for figure in zip(*figures, strict=True)]
 
 
@@ -73,8 +68,7 @@ def bubbles(plan: StudyPlan) -> Study:
     """Measure each kind of bubble by itself: two micro-batches in turns."""
     cost, rows = HARDWARE[plan.hardware].cost, []
     for name, works in pairs_of_batches().items():
-        pipeline = pass_in_turns(cost, works * ROUNDS)
-        rows.append([name, kind_of(*works), shares(pipeline)[0]])
+        rows.append([name, kind_of(*works), shares(pass_in_turns(cost, works * ROUNDS))[0]])
     return Study(
         "bubbles",
         f"Bubbles, {STAGES} stages\n{HARDWARE[plan.hardware].says}",

@@ -12,10 +12,20 @@ from tiny_llm_engine.solution_types import ServingPackage
 
 from ..latency_recorder import Latencies, LatencyRecorder
 from ..traffic import TRACES, traffic
-from .hardware import BLOCK, HARDWARE
+from .hardware import BLOCK, HARDWARE, Hardware
 from .pipelined_serving import groups_of, serve_all
 
 SEQS, ORCA_SEQS = 128, 16  # as in the artefact's configurations
+# Figures of a run, by their headings.
+FIGURES: dict[str, Callable[[Latencies], float | None]] = {
+    "P50 TTFT": lambda run: run.ttft(50),
+    "P99 TTFT": lambda run: run.ttft(99),
+    "P50 TBT": lambda run: run.tbt(50),
+    "P99 TBT": lambda run: run.tbt(99),
+    "longest gap": lambda run: run.longest_gap,
+    "P50 delay": lambda run: run.delay(50),
+}
+LATENCIES = ("P50 TTFT", "P99 TTFT", "P99 TBT", "longest gap")  # what most studies show
 
 
 @dataclass(frozen=True)
@@ -62,20 +72,20 @@ def options_of(scheduler: str, trace: str, budget: int = 512, orca_seqs: int = O
     return {"max_num_seqs": SEQS, **found[scheduler]}
 
 
+def simulation_on(
+    hardware: Hardware, names: ServingPackage, recorder: LatencyRecorder, max_model_len: int, **options: Any
+) -> Simulation:
+    """A simulation with the costs and the KV blocks of this hardware."""
+    memory = {"num_blocks": hardware.num_blocks, "block_size": BLOCK, "max_model_len": max_model_len}
+    return Simulation(names, hardware.cost, recorder=recorder, **memory, **options)
+
+
 def serve_trace(
     plan: StudyPlan, trace: str, rate: float, seed: int, variation: float = 1.0, **options: Any
 ) -> Simulation:
     """Run one trace; the recorder is a `LatencyRecorder`."""
     hardware = HARDWARE[plan.hardware]
-    simulation = Simulation(
-        plan.names,
-        hardware.cost,
-        recorder=LatencyRecorder(),
-        num_blocks=hardware.num_blocks,
-        block_size=BLOCK,
-        max_model_len=TRACES[trace].most,
-        **options,
-    )
+    simulation = simulation_on(hardware, plan.names, LatencyRecorder(), TRACES[trace].most, **options)
     simulation.send_all(traffic(trace, rate, plan.requests, seed, variation))
     return simulation.run()
 
@@ -94,8 +104,9 @@ def serve_in_stages(
     return groups[0]
 
 
-def medians(found: Sequence[Latencies], *figures: Callable[[Latencies], float | None]) -> list[float]:
-    """The median of each figure over the runs; runs without it do not count."""
+def medians(found: Sequence[Latencies], *names: str) -> list[float]:
+    """The median of each of these `FIGURES` over the runs, in seconds; runs without it do not count."""
+    figures = (FIGURES[name] for name in names)
     return [median(seconds for each in found if (seconds := figure(each)) is not None) for figure in figures]
 
 

@@ -54,17 +54,13 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     columns = [_texts(column) for column in zip(*result["rows"], strict=True)]
     for heading, column in zip(result["columns"], zip(*result["rows"], strict=True), strict=True):
-        is_text = any(isinstance(value, str) for value in column)
-        table.add_column(heading, justify="left" if is_text else "right", style=_style(heading))
+        is_text, is_papers = any(isinstance(value, str) for value in column), heading.startswith("paper")
+        table.add_column(heading, justify="left" if is_text else "right", style="dim" if is_papers else "")
     for row in zip(*columns, strict=True):
         table.add_row(*row)
     console.print(table)
     for sentence in result["differs"]:
         console.print(Text(sentence, style="dim"))
-
-
-def _style(heading: str) -> str:
-    return "dim" if heading.startswith("paper") else ""
 
 
 def _texts(column: Sequence[Any]) -> list[str]:

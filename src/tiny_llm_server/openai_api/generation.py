@@ -12,6 +12,7 @@ from tiny_llm_engine.models.files import Json
 from tiny_llm_engine.solution_types import Piece, SamplingParams
 
 from . import answer_schemas, schemas
+from .answer_parts import AnswerReader
 from .completion_format import CompletionFormat, Echo
 from .errors import BUSY, INTERNAL, ApiError, unavailable
 from .formats import AnswerFormat, ChatFormat, token_counts
@@ -20,7 +21,7 @@ from .live_page import tab_of
 from .responses import ResponseBody, ResponsesFormat
 from .service_contract import AnswerStream, ModelService
 from .submission import chat_ids, check_body, prompt_ids, prompts_of, sampling_params, service_of, submit
-from .tool_use import NewReader, ToolUse, begins_inside_thought, may_think, new_plain_reader, template_names
+from .tool_use import NewReader, ToolUse, begins_inside_thought, may_think, template_names
 
 
 def add_completions(app: FastAPI) -> None:
@@ -36,14 +37,22 @@ def add_completions(app: FastAPI) -> None:
     async def chat(request: Request, body: schemas.ChatBody) -> Response:
         """Answer a conversation."""
         with errors_in_words_of(body):
-            return await conversation(service_of(request), request, body)
+            service = service_of(request)
+            stream, params, uses, reader = await opened(service, body)
+            names = service.options.model_name, service.model.tokenizer
+            answer = ChatFormat(*names, bool(body.logprobs), uses, reader)
+            return await Generation(service, stream, answer, params.n).respond(request, body)
 
     @app.post("/v1/responses", responses={**BUSY, **STREAM})
     async def responses(request: Request, body: ResponseBody) -> Response:
         """Answer a conversation, in OpenAI's newer form; plain text alone."""
         chat = body.as_chat()
         with errors_in_words_of(chat):
-            return await response(service_of(request), request, body, chat)
+            service = service_of(request)
+            stream, _, _, new_reader = await opened(service, chat)
+            reader = new_reader() if new_reader else AnswerReader(None, None)
+            answer = ResponsesFormat(service.options.model_name, service.model.tokenizer, body, reader)
+            return await Generation(service, stream, answer, 1).respond(request, chat)
 
 
 @contextmanager
@@ -80,23 +89,6 @@ async def completion(service: ModelService, request: Request, body: schemas.Comp
         echo = Echo(texts, ids, params.n, lambda: stream.sequences, body.max_tokens == 0)
     form = CompletionFormat(name, tokenizer, with_logprobs, params.skip_special_tokens, echo)
     return await Generation(service, stream, form, params.n).respond(request, body)
-
-
-async def conversation(service: ModelService, request: Request, body: schemas.ChatBody) -> Response:
-    """The answer to `POST /v1/chat/completions`."""
-    stream, params, uses, reader = await opened(service, body)
-    names = service.options.model_name, service.model.tokenizer
-    answer = ChatFormat(*names, bool(body.logprobs), uses, reader)
-    return await Generation(service, stream, answer, params.n).respond(request, body)
-
-
-async def response(
-    service: ModelService, request: Request, body: ResponseBody, chat: schemas.ChatBody
-) -> Response:
-    """The answer to `POST /v1/responses`, that of a chat completion in another form."""
-    stream, _, _, reader = await opened(service, chat)
-    names, read = (service.options.model_name, service.model.tokenizer), reader or new_plain_reader
-    return await Generation(service, stream, ResponsesFormat(*names, body, read()), 1).respond(request, chat)
 
 
 async def opened(

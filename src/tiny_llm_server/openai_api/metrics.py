@@ -2,11 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from tiny_llm_engine.events import RequestTimes
 from tiny_llm_engine.llm_engine import LLMEngine
@@ -51,21 +49,6 @@ DRAFTS = {
     "draft_tokens": "drafts",
     "accepted_tokens": "drafts that were right",
 }
-
-
-class ServerMetrics(Protocol):
-    """What the HTTP side counts and shows."""
-
-    def count_refusal(self, status: int) -> None:
-        """Count an answer with this status of HTTP."""
-
-    def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        ...
-
-    def value(self, name: str) -> float:
-        """A metric of vLLM's, by its name without "vllm:"."""
-        ...
 
 
 @dataclass
@@ -237,6 +220,3 @@ class EngineMetrics:
         for name, start, end in times.spans():
             if start is not None and end is not None:
                 self._observe(name, end - start)
-
-
-CONTENT_TYPE = CONTENT_TYPE_LATEST

@@ -87,6 +87,17 @@ def is_refusal(status: int) -> bool:
 
 OPEN_PATHS = PROBES | {"/"}  # the page asks for the key
 BODY_SECONDS = 30.0
+WRONG_HOST = ApiError(
+    400,
+    "this server does not have the name in the Host header: start it with --allowed-hosts NAME",
+    code="host_not_allowed",
+)
+WRONG_KEY = ApiError(
+    401,
+    "a key is needed: send the header `Authorization: Bearer KEY`",
+    code="invalid_api_key",
+    headers={"WWW-Authenticate": "Bearer"},
+)
 
 
 class Guard:
@@ -115,9 +126,9 @@ class Guard:
             return
         headers = Headers(scope=scope)
         if not self._is_allowed(headers.get("host", "")):
-            await _wrong_host().response()(scope, receive, send)
+            await WRONG_HOST.response()(scope, receive, send)
         elif not self._may_enter(scope["path"], headers):
-            await _wrong_key().response()(scope, receive, send)
+            await WRONG_KEY.response()(scope, receive, send)
         elif self._says_too_long(headers.get("content-length", "")):
             await self._too_long().response()(scope, receive, send)
         else:
@@ -167,20 +178,6 @@ def host_of(header: str) -> str:
         return urlsplit(f"//{header}").hostname or ""
     except ValueError:
         return ""
-
-
-def _wrong_host() -> ApiError:
-    message = "this server does not have the name in the Host header: start it with --allowed-hosts NAME"
-    return ApiError(400, message, code="host_not_allowed")
-
-
-def _wrong_key() -> ApiError:
-    return ApiError(
-        401,
-        "a key is needed: send the header `Authorization: Bearer KEY`",
-        code="invalid_api_key",
-        headers={"WWW-Authenticate": "Bearer"},
-    )
 
 
 def check_origin(request: Request) -> None:

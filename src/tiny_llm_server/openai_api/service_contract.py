@@ -91,6 +91,7 @@ class ModelService(Protocol):
     options: ServerOptions
     names: ServingPackage
     created: int
+    failure: BaseException | None  # what has ended it
     texts: TextWork
 
     @property
@@ -122,12 +123,6 @@ class ModelService(Protocol):
             ApiError: 400 for a prompt that can never be served, 429 when the queue is full, 503 when not ready.
         """
         ...
-
-
-class RunningService(ModelService, Protocol):
-    """A service that the server starts and ends."""
-
-    failure: BaseException | None
 
     async def run(self) -> None:
         """Serve until `stop`, or until nothing can be served."""

@@ -64,16 +64,11 @@ def document(properties: Json, known: Mapping[str, Values]) -> None:
         known: a table from above.
     """
     for name, values in known.items():
-        ignored = schema_of(values)
+        ignored = {} if values is ANYTHING else {"enum": [None, *values]}
         if name in properties:
             properties[name]["anyOf"].append(ignored)
         else:
             properties[name] = {**ignored, "description": "accepted where it changes nothing"}
-
-
-def schema_of(values: Values) -> Json:
-    """The JSON schema of null and these values."""
-    return {} if values is ANYTHING else {"enum": [None, *values]}
 
 
 def not_supported(field: str, values: Values) -> PydanticCustomError:

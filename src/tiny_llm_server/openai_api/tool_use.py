@@ -23,11 +23,6 @@ RESERVED = ("self", "messages", "add_generation_prompt")
 NewReader = Callable[[], AnswerReader]
 
 
-def new_plain_reader() -> AnswerReader:
-    """A reader for which all text is content."""
-    return AnswerReader(None, None)
-
-
 @dataclass(frozen=True)
 class ToolUse:
     """The tools of one request.

@@ -2,12 +2,10 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from prometheus_client import Counter
 
-from tiny_llm_engine.solution_types import Event
+from tiny_llm_engine.events import Event
 
 from ..openai_api.metrics import EngineMetrics
 from .replica_stream import AnswerCounts
@@ -16,15 +14,6 @@ GAUGES = {
     "vllm:num_requests_running": "answers that replicas compute",
     "vllm:num_requests_waiting": "answers that no replica has accepted yet",
 }
-
-
-@dataclass(frozen=True)
-class AnswerEvent:
-    """What happened to an answer, in the form of a scheduler's event."""
-
-    kind: str
-    time: float
-    request: AnswerCounts
 
 
 class ReplicaMetrics(EngineMetrics):
@@ -57,8 +46,7 @@ class ReplicaMetrics(EngineMetrics):
 
     def on_answer(self, kind: str, answer: AnswerCounts) -> None:
         """Count what happened to an answer: a listener of `ReplicaStream`."""
-        event: Any = AnswerEvent(kind, self._clock(), answer)
-        self(event)
+        self(Event(kind, self._clock(), answer))
 
     def _on_refuse(self, event: Event) -> None:
         """No replica has accepted it: for metrics it was never here."""

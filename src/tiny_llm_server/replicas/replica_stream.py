@@ -64,7 +64,11 @@ class ReplicaStream:
         self._retries, self._has_begun, self.is_closed = RETRIES, False, False
         self._pieces = self._read()
         self._answers = call(request)
-        self.sequences = self._counts()
+        self.sequences = [
+            AnswerCounts(len(prompt), request.params)
+            for prompt in request.prompts
+            for _ in range(request.params.n)
+        ]
         self._say("arrive")
 
     async def accepted(self) -> "ReplicaStream":
@@ -103,13 +107,6 @@ class ReplicaStream:
         if answer.finish_reason is None:
             answer.finish_reason = reason
             self._on_event("finish", answer)
-
-    def _counts(self) -> list[AnswerCounts]:
-        """Counts of an answer that has not begun, for each answer of each prompt."""
-        params = self._request.params
-        return [
-            AnswerCounts(len(prompt), params) for prompt in self._request.prompts for _ in range(params.n)
-        ]
 
     async def _read(self) -> AsyncIterator[Sequence[Piece]]:
         """The pieces as they come, or merged at the end."""

@@ -6,6 +6,7 @@ from statistics import mean, median
 
 from tiny_llm_engine.solution_types import Request
 
+from ..chunk_sweep import known
 from ..serve import Listener, Service, Serving
 from ..trace import Trace
 from ..workload import RequestSpec, Workload
@@ -124,15 +125,13 @@ class PolicyRun:
 
     def median_ttft(self, kind: str) -> float | None:
         """Median seconds to the first token, of the prompts of a kind; None if none had one."""
-        return median(known) if (known := self._known("ttft", kind)) else None
+        seconds = known("ttft", self.trace, self.specs, kind)
+        return median(seconds) if seconds else None
 
     def mean_latency(self, kind: str) -> float | None:
         """Mean seconds from sending to the end, of the prompts of a kind; None if none finished."""
-        return mean(known) if (known := self._known("latency", kind)) else None
-
-    def _known(self, figure: str, kind: str) -> list[float]:
-        lanes = (lane for lane, spec in zip(self.trace.lanes, self.specs, strict=True) if spec.kind == kind)
-        return [seconds for lane in lanes if (seconds := getattr(lane, figure)) is not None]
+        seconds = known("latency", self.trace, self.specs, kind)
+        return mean(seconds) if seconds else None
 
     def per_second(self, count: int) -> float | None:
         """A count divided by the seconds of the run; None for a run without time."""

@@ -75,8 +75,3 @@ class Incident:
     def of(cls, number: int, title: str, threads: str, mechanism: str, *cases: IncidentCase) -> "Incident":
         """An incident whose threads are separated by blanks."""
         return cls(number, title, tuple(threads.split()), mechanism, cases)
-
-    @property
-    def links(self) -> list[str]:
-        """Links to the threads; GitHub finds pull requests under the address of issues too."""
-        return [f"https://github.com/{thread.replace('#', '/issues/')}" for thread in self.threads]

@@ -1,13 +1,26 @@
-"""What the stages of a pipeline did in a run: when each computed which micro-batch, and when it waited."""
+"""What the stages of a pipeline did in a run: when each computed which micro-batch, and when it waited.
+
+A stage that has ended a micro-batch waits until the next one arrives from the stage before it: that is a bubble, named
+after the two micro-batches between which it lies.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise, starmap
 
-from ..simulation.step_cost import StepCost, StepWork
+from ..simulation.step_cost import StepWork
 from ..simulation.virtual_device import WorkSpan
-from .simulated_pipeline import SimulatedPipeline, kind_of, pass_in_turns
+
+# The names of Sarathi-Serve. Prompts of different lengths; a prompt and decodes alone; decodes that read different
+# amounts.
+KINDS = ("PB1", "PB2", "PB3")
+
+
+def kind_of(before: StepWork, after: StepWork) -> str:
+    """The kind of bubble between two micro-batches, one of the paper's three."""
+    prompts = bool(before.chunk_tokens), bool(after.chunk_tokens)
+    return "PB1" if all(prompts) else "PB2" if any(prompts) else "PB3"
 
 
 @dataclass(frozen=True)
@@ -29,14 +42,16 @@ class PipelineRun:
     Args:
         works: of each micro-batch.
         stages: for each stage a span for each micro-batch, in seconds from the beginning of the run.
+        late: the numbers of micro-batches that waited for requests: no bubble is counted before them.
     """
 
-    works: Sequence[StepWork]
-    stages: Sequence[Sequence[WorkSpan]]
+    works: list[StepWork]
+    stages: list[list[WorkSpan]]
+    late: set[int] = field(default_factory=set)
 
     @classmethod
     def of_seconds(
-        cls, works: Sequence[StepWork], seconds: Sequence[Sequence[tuple[float, float]]]
+        cls, works: list[StepWork], seconds: Sequence[Sequence[tuple[float, float]]]
     ) -> "PipelineRun":
         """A run from the seconds at which each stage began and ended each micro-batch, on one clock."""
         begin = min(start for stage in seconds for start, _ in stage)
@@ -54,10 +69,14 @@ class PipelineRun:
         return sum(span.seconds for span in self.stages[stage])
 
     @property
+    def worked(self) -> float:
+        """Seconds in which the stages computed, summed over them."""
+        return sum(map(self.busy, range(len(self.stages))))
+
+    @property
     def shares(self) -> list[float]:
         """Each stage's part of all the work."""
-        seconds = [self.busy(stage) for stage in range(len(self.stages))]
-        return [share / sum(seconds) for share in seconds]
+        return [self.busy(stage) / self.worked for stage in range(len(self.stages))]
 
     @property
     def samples(self) -> list[tuple[StepWork, float]]:
@@ -67,9 +86,10 @@ class PipelineRun:
 
     def bubbles(self, stage: int) -> Iterator[Bubble]:
         """When a stage waited, between its first micro-batch and its last."""
-        kinds = starmap(kind_of, pairwise(self.works))
-        for kind, (before, after) in zip(kinds, pairwise(self.stages[stage]), strict=True):
-            yield Bubble(before.end, max(before.end, after.start), kind)
+        kinds, neighbours = starmap(kind_of, pairwise(self.works)), pairwise(self.stages[stage])
+        for number, (kind, (before, after)) in enumerate(zip(kinds, neighbours, strict=True), 1):
+            if number not in self.late:
+                yield Bubble(before.end, max(before.end, after.start), kind)
 
     def seconds_by_kind(self) -> Counter[str]:
         """Seconds of bubbles by kind, summed over the stages."""
@@ -83,7 +103,7 @@ class PipelineRun:
     def bubble_share(self) -> float:
         """The part of the stages' time in which they waited, from 0 to 1."""
         waited = sum(self.seconds_by_kind().values())
-        return waited / (waited + sum(self.busy(stage) for stage in range(len(self.stages))))
+        return waited / (waited + self.worked)
 
     @property
     def transfers(self) -> list[float]:
@@ -93,12 +113,3 @@ class PipelineRun:
             for before, after in pairwise(self.stages)
             for free, sent, received in zip(after, before[1:], after[1:], strict=False)
         ]
-
-    def predicted(self, cost: StepCost, transfer: float = 0.0) -> SimulatedPipeline:
-        """The same micro-batches in virtual time.
-
-        Args:
-            cost: of a whole step, of which each stage has its share.
-            transfer: seconds, see `SimulatedPipeline`.
-        """
-        return pass_in_turns(cost, self.works, len(self.stages), self.shares, transfer)

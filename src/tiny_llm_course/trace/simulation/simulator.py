@@ -14,7 +14,7 @@ from typing import Any
 from tiny_llm_engine.solution_types import AnswerSequence, Event, ServingPackage
 from tiny_llm_extensions.make_loop import make_loop
 
-from ..serve import EndlessTokenizer
+from ..serve import endless_sequence
 from ..text import counted
 from ..workload import RequestSpec
 from .decode_stretch import skip_decodes
@@ -82,7 +82,7 @@ class Simulation:
         make = partial(make_loop, names, policy) if loop is None else loop
         self.loop = make(self.model, self.allocator, clock=self.clock, on_event=self._emit, **options)
         self.steps = self.skipped = 0  # steps of the scheduler, and those of them that were skipped
-        self._on_event, self._tokenizer = on_event, EndlessTokenizer()
+        self._on_event = on_event
         self._jumps = jump and on_event is None and hasattr(recorder, "stretch")
         self._order = count()  # breaks ties: actions at the same time run in the order of their calls
         self._happenings: list[tuple[float, int, Callable[[], object]]] = []
@@ -113,14 +113,8 @@ class Simulation:
         self._send_next(specs)
 
     def _sequence(self, spec: RequestSpec, number: int) -> AnswerSequence:
-        return self.names.Sequence(
-            list(spec.prompt) or [0] * spec.tokens,
-            self._tokenizer,
-            request_id=number,
-            sampling=self.names.SamplingParams(max_tokens=spec.answer),
-            max_seq_len=self.model.max_model_len,
-            priority=spec.priority,
-        )
+        prompt, longest = list(spec.prompt) or [0] * spec.tokens, self.model.max_model_len
+        return endless_sequence(self.names, prompt, spec.answer, longest, number, priority=spec.priority)
 
     def _arrive(self, sequence: AnswerSequence, time: float) -> None:
         if self.recorder is not None:

@@ -12,7 +12,7 @@ from typing import Any
 from tiny_llm_engine.solution_types import PackedBatch, Sampled, ServingPackage
 from tiny_llm_extensions.make_loop import make_loop
 
-from ..serve import EndlessTokenizer
+from ..serve import endless_sequence
 from .simulated_model import SimulatedClock
 
 
@@ -108,9 +108,7 @@ def served_on_device(
     allocator = names.BlockAllocator(len(answers) * 16, 16)
     served = make_loop(names, "hybrid", device, allocator, clock=device.clock, **steps_of(is_ahead))
     for number, answer in enumerate(answers):
-        sampling = names.SamplingParams(max_tokens=answer, ignore_eos=True)
-        options = {"request_id": number, "sampling": sampling, "max_seq_len": 256}
-        served.add(names.Sequence([number] * 8, EndlessTokenizer(), **options))
+        served.add(endless_sequence(names, [number] * 8, answer, 256, number))
     while served.has_work_remaining():
         served.step()
     return device
