@@ -8,8 +8,8 @@ from tiny_llm_course.capabilities import ports_of
 from tiny_llm_course.commands.course import console, parser
 from tiny_llm_course.trace.text import counted
 from tiny_llm_course.tree import days
-from tiny_llm_engine.repo import ROOT
-from tiny_llm_engine.terminal import command
+from tiny_llm_engine.machine.repo import ROOT
+from tiny_llm_engine.machine.terminal import command
 from tiny_llm_extensions.arguments import output_argument
 
 from . import stub_files

@@ -19,8 +19,8 @@ from rich.table import Table
 from tiny_llm_course.address import Day
 from tiny_llm_course.exercises import Exercise
 from tiny_llm_course.tree import LEARNER, REFERENCE, exercises_of, source_files
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.repo import BACKENDS, ROOT, SOURCES
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import BACKENDS, ROOT, SOURCES
 from tiny_llm_extensions.llm import LLM
 
 from .overlay import statements

@@ -20,7 +20,7 @@ from tiny_llm_course.address import Day, Task
 from tiny_llm_course.grading.order import port_of, task_of
 from tiny_llm_course.grading.plugin import VERDICT
 from tiny_llm_course.tree import day_tests
-from tiny_llm_engine.solution import SOLUTIONS
+from tiny_llm_engine.solutions.solution import SOLUTIONS
 
 from .overlay import Overlay
 

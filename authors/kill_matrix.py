@@ -14,7 +14,7 @@ from rich.progress import track
 
 from tiny_llm_course.address import Day
 from tiny_llm_course.trace.provenance import provenance
-from tiny_llm_engine.repo import BACKENDS
+from tiny_llm_engine.machine.repo import BACKENDS
 
 from .in_process import DayTests, with_day_tests
 from .mutants import Mutant, edits_of

@@ -18,7 +18,7 @@ from tiny_llm_course.address import Day, Task, parse_task
 from tiny_llm_course.cut import language_of
 from tiny_llm_course.grading.plugin import tools
 from tiny_llm_course.tree import PARTS, REFERENCE, days, parts_of
-from tiny_llm_engine.repo import BACKENDS, ROOT
+from tiny_llm_engine.machine.repo import BACKENDS, ROOT
 
 from .in_process import DayTests, with_day_tests
 

@@ -14,7 +14,7 @@ from importlib.util import resolve_name, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from tiny_llm_engine.repo import SOURCES
+from tiny_llm_engine.machine.repo import SOURCES
 
 
 class Overlay(MetaPathFinder):

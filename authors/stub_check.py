@@ -6,7 +6,7 @@ import sys
 from tiny_llm_course.cut import cut, fill
 from tiny_llm_course.exercises import MarkerError
 from tiny_llm_course.tree import LEARNER, reference_files
-from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.machine.repo import ROOT
 
 from .cpp_leaks import cpp_leaks
 from .leaks import leaks

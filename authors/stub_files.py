@@ -14,8 +14,8 @@ from tiny_llm_course.tree import (
     stub_of,
     write,
 )
-from tiny_llm_engine.repo import ROOT
-from tiny_llm_engine.repo import read_source as read
+from tiny_llm_engine.machine.repo import ROOT
+from tiny_llm_engine.machine.repo import read_source as read
 
 
 def wanted_stubs() -> dict[Path, str]:

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tiny_llm_course.doctor import authors_tools
 from tiny_llm_course.tree import days
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.repo import ROOT, command_modules
-from tiny_llm_engine.terminal import command
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import ROOT, command_modules
+from tiny_llm_engine.machine.terminal import command
 
 Check = tuple[str, list[str]]
 

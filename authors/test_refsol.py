@@ -6,9 +6,9 @@ import sys
 from tiny_llm_course.capabilities import tested_ports
 from tiny_llm_course.doctor import authors_tools
 from tiny_llm_course.grading.run import files_of, parse, parser, run, selected_days
-from tiny_llm_engine.backends.installation import install_line, installed_backends
-from tiny_llm_engine.repo import BACKENDS, ROOT, TESTS
-from tiny_llm_engine.terminal import command, fail
+from tiny_llm_engine.machine.installation import install_line, installed_backends
+from tiny_llm_engine.machine.repo import BACKENDS, ROOT, TESTS
+from tiny_llm_engine.machine.terminal import command, fail
 
 
 @command

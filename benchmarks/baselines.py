@@ -18,7 +18,7 @@ from tiny_llm_course.doctor import authors_tools
 from tiny_llm_course.trace.workload import Workload
 from tiny_llm_engine.models.config import ModelConfig
 from tiny_llm_engine.models.smollm2 import NAME, fetched_smollm2
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from tiny_llm_engine.backends.samples import in_turns
 from tiny_llm_engine.llm_engine import LLMEngine
 from tiny_llm_engine.loading import Loading
 from tiny_llm_engine.models.weights.random_weights import SHAPES, RandomCheckpoint, shape
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution import resolve_serving
 from tiny_llm_extensions.arguments import DTYPES, model_argument, whole_number
 from tiny_llm_extensions.engine_options import EngineOptions
 from tiny_llm_extensions.given import given_of

@@ -13,9 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tiny_llm_course.capabilities import choose_backend
 from tiny_llm_course.trace import provenance
 from tiny_llm_course.trace.serve import NoEnd
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution import SOLUTIONS
-from tiny_llm_engine.terminal import fail, write_file
+from tiny_llm_engine.machine.terminal import fail, write_file
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution import SOLUTIONS
 
 from . import reports
 

@@ -9,7 +9,7 @@ from tiny_llm_course.trace.recorder import Recorder
 from tiny_llm_course.trace.trace import Trace, percentile
 from tiny_llm_course.trace.workload import Workload
 from tiny_llm_engine.llm_engine import LLMEngine
-from tiny_llm_engine.solution_types import Event, PackedModel
+from tiny_llm_engine.solutions.solution_types import Event, PackedModel
 
 
 class EngineLoad:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from tiny_llm_engine.models.weights.random_weights import SHAPES, check_layers
-from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.solutions.solution import resolve_serving
 from tiny_llm_extensions.arguments import json_object, whole_number
 from tiny_llm_extensions.engine_options import KV_CACHE_DTYPES, EngineOptions
 

@@ -12,8 +12,8 @@ from tiny_llm_course.address import Day
 from tiny_llm_course.capabilities import ends_at_a_blank
 from tiny_llm_course.trace.provenance import provenance
 from tiny_llm_engine.backends.samples import interleave
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.terminal import command
+from tiny_llm_engine.machine.terminal import command
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.engine_options import KV_CACHE_DTYPES
 from tiny_llm_extensions.profiling.kv_budget import kv_bytes_per_token
 

@@ -16,10 +16,10 @@ from tiny_llm_course.capabilities import ends_at_a_blank
 from tiny_llm_course.trace.provenance import provenance
 from tiny_llm_course.trace.workload import prompt_of
 from tiny_llm_engine.backends.samples import interleave
+from tiny_llm_engine.machine.terminal import command
 from tiny_llm_engine.models.quantization import QUANTIZATIONS, WeightQuantizer
 from tiny_llm_engine.models.weights.random_weights import SHAPES, QuantizedCheckpoint, RandomCheckpoint, shape
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.terminal import command
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.arguments import DTYPES
 from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.profiling.kv_budget import kv_bytes_per_token

@@ -11,7 +11,7 @@ from mlx_lm.models.qwen3 import Model, ModelArgs
 
 from tiny_llm_course.trace.workload import Workload
 from tiny_llm_engine.backends import backend_mlx as backend_module
-from tiny_llm_engine.backends import blas
+from tiny_llm_engine.machine import blas
 from tiny_llm_engine.models.config import ModelConfig
 from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint
 

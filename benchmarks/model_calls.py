@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiny_llm_course.trace.serve import EndlessTokenizer
+from tiny_llm_engine.chunked_prefill.model_runner import ModelRunner
 from tiny_llm_engine.loading import Loading
-from tiny_llm_engine.model_runner import ModelRunner
 from tiny_llm_engine.models.weights.random_weights import SHAPES, shape
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.arguments import DTYPES, model_argument
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network, random_network

@@ -5,8 +5,8 @@ from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tiny_llm_course.trace.provenance import result_argument
-from tiny_llm_engine.repo import BACKENDS
-from tiny_llm_engine.solution import SOLUTIONS
+from tiny_llm_engine.machine.repo import BACKENDS
+from tiny_llm_engine.solutions.solution import SOLUTIONS
 from tiny_llm_extensions.arguments import DEVICES, output_argument, whole_number
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from tiny_llm_course.trace.provenance import provenance
 from tiny_llm_course.trace.serve import EndlessTokenizer
 from tiny_llm_engine.llm_engine import LLMEngine
 from tiny_llm_engine.loading import Loading, load_checkpoint, mlp_options
+from tiny_llm_engine.machine.repo import ROOT
+from tiny_llm_engine.machine.terminal import command
 from tiny_llm_engine.models.quantization import WeightQuantizer
 from tiny_llm_engine.models.tokenizer import load_tokenizer
 from tiny_llm_engine.models.weights.random_weights import QuantizedCheckpoint
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.repo import ROOT
-from tiny_llm_engine.terminal import command
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.arguments import model_argument
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiny_llm_course.trace.workload import prompt_of
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.llm import LLM
 
 from .baselines import BASELINES, file_of, is_installed

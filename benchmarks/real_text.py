@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiny_llm_course.trace.prompts import rendered
 from tiny_llm_course.trace.workload import LONG, RUNNING, SHORT, RequestSpec
-from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.machine.repo import ROOT
 
 if TYPE_CHECKING:
     from tiny_llm_engine.models.tokenization import Tokenizer

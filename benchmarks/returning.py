@@ -21,7 +21,7 @@ from tiny_llm_course.trace.serve import EndlessTokenizer
 from tiny_llm_course.trace.workload import LONG, RUNNING, RequestSpec
 from tiny_llm_engine.backends.samples import in_turns
 from tiny_llm_engine.llm_engine import LLMEngine
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.cold_blocks.cold_store import GIB, ColdStore
 from tiny_llm_extensions.cold_blocks.moves import FOLDER, MEMORY, QUANTIZED, Move
 from tiny_llm_extensions.engine_options import EngineOptions

@@ -16,9 +16,9 @@ from tiny_llm_course.trace.simulation.simulated_model import SimulatedModel
 from tiny_llm_course.trace.trace import percentile
 from tiny_llm_course.trace.workload import RUNNING, RequestSpec
 from tiny_llm_engine.backends.samples import in_turns
-from tiny_llm_engine.solution import resolve_serving
-from tiny_llm_engine.solution_types import ServingPackage
-from tiny_llm_engine.terminal import command
+from tiny_llm_engine.machine.terminal import command
+from tiny_llm_engine.solutions.solution import resolve_serving
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 
 from .command import RunProgress, carry_out
 from .options import bench_parser, count, counts, plain, plan_of

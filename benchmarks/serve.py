@@ -17,9 +17,9 @@ from typing import Any
 from tiny_llm_course.doctor import authors_tools
 from tiny_llm_course.trace.provenance import provenance
 from tiny_llm_engine.backends.samples import in_turns, turned
+from tiny_llm_engine.machine.repo import BACKENDS
+from tiny_llm_engine.machine.terminal import command, write_file
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.repo import BACKENDS
-from tiny_llm_engine.terminal import command, write_file
 from tiny_llm_extensions.arguments import DTYPES, json_object, positive_number
 
 from .command import RunProgress, carry_out, port_of

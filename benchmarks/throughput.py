@@ -20,11 +20,11 @@ from tiny_llm_course.trace.provenance import provenance
 from tiny_llm_course.trace.serve import EndlessTokenizer
 from tiny_llm_course.trace.workload import Workload
 from tiny_llm_engine.backends.samples import in_turns
+from tiny_llm_engine.machine.terminal import command
 from tiny_llm_engine.models.quantization import QUANTIZATIONS
 from tiny_llm_engine.models.tokenizer import load_tokenizer
 from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.terminal import command
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.arguments import DTYPES, model_argument
 from tiny_llm_extensions.job import Job
 from tiny_llm_extensions.llm import LLM

@@ -17,7 +17,7 @@ from tiny_llm_course.trace.workload import RequestSpec, Workload
 from tiny_llm_engine.loading import load_checkpoint
 from tiny_llm_engine.models.checkpoint import Checkpoint
 from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 from .baselines import hub_shape
 from .own_process import OwnProcess

@@ -13,8 +13,8 @@ from support.close import OR_EARLIER, assert_close
 from support.kernels import attend, multiply, multiply_quantized, rounded
 from support.quantized import FORMATS
 from tiny_llm_course.cut import language_of
-from tiny_llm_engine.machine import processor_name
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.machine.ram import processor_name
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.kernels.native import library
 

@@ -13,9 +13,9 @@ from py_compile import PycInvalidationMode
 
 import pytest
 
-from tiny_llm_engine.backends import blas
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.repo import MODELS, ROOT, command_modules
+from tiny_llm_engine.machine import blas
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import MODELS, ROOT, command_modules
 
 from .order import place_in_a_run
 

@@ -16,8 +16,8 @@ from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
 from tiny_llm_course.grading.small_models import CASES, SmallModel, random_weights
+from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_engine.models.config import ModelConfig
-from tiny_llm_engine.repo import ROOT
 
 sys.path.insert(0, str(ROOT / "tests"))
 from support.goldens import FOLDER, MIXTURES, SmallMixture, random_inputs, random_mixture

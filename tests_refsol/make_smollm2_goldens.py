@@ -15,9 +15,9 @@ import torch
 import transformers
 
 from benchmarks.real_text import QUESTIONS
+from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_engine.models.smollm2 import fetched_smollm2
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.repo import ROOT
 
 sys.path.insert(0, str(ROOT / "tests"))
 from support.goldens import FOLDER

@@ -10,8 +10,8 @@ from tiny_llm_course.trace.live import LineView
 from tiny_llm_course.trace.prompts import QUESTIONS
 from tiny_llm_course.trace.recorder import number_of
 from tiny_llm_course.trace.serve import Serving
-from tiny_llm_engine.solution import resolve_serving
-from tiny_llm_engine.solution_types import Event
+from tiny_llm_engine.solutions.solution import resolve_serving
+from tiny_llm_engine.solutions.solution_types import Event
 
 COMMAND = "pdm run batch-main"
 # Text that differs between runs: measurements, and the device.

@@ -8,9 +8,9 @@ from rich.progress import track
 
 from tiny_llm_course.mdbook import PORT, mdbook, serve
 from tiny_llm_course.trace.text import counted
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.repo import BOOK, ROOT
-from tiny_llm_engine.terminal import command
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import BOOK, ROOT
+from tiny_llm_engine.machine.terminal import command
 from tiny_llm_extensions.arguments import whole_number
 from tiny_llm_extensions.profiling.product_choice import USUAL, VARIABLE
 

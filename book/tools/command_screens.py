@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from tiny_llm_engine.repo import ROOT, command_modules
+from tiny_llm_engine.machine.repo import ROOT, command_modules
 
 from .console import COLUMNS, fragment, recording_console
 

@@ -13,8 +13,8 @@ from string import ascii_lowercase
 from types import ModuleType
 
 from tiny_llm_course import see
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.solutions.port import Port
 
 from .console import fragment, recording_console
 

@@ -19,7 +19,7 @@ from typing import Any
 from PIL import Image
 
 from tiny_llm_course.trace.provenance import warn_if_busy
-from tiny_llm_engine.repo import BOOK, ROOT
+from tiny_llm_engine.machine.repo import BOOK, ROOT
 
 LOOP, STILL = BOOK / "src/pictures/live-page.webp", BOOK / "src/pictures/live-page.png"
 ADDRESS, PORT = "http://127.0.0.1:8123/", 8123

@@ -10,8 +10,8 @@ from typing import Any
 
 from tiny_llm_course.trace.incidents.incident import IncidentCase, Sent, group
 from tiny_llm_course.trace.incidents.incident_run import IncidentRun
-from tiny_llm_engine.solution import resolve_serving
-from tiny_llm_engine.solution_types import Event, ServingPackage
+from tiny_llm_engine.solutions.solution import resolve_serving
+from tiny_llm_engine.solutions.solution_types import Event, ServingPackage
 
 from .widget import scripts
 

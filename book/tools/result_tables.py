@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.report import OURS, fastest_baseline, medians
 from benchmarks.reports import speeds_of_cases
-from tiny_llm_engine.repo import BOOK, ROOT
+from tiny_llm_engine.machine.repo import BOOK, ROOT
 
 FILE = ROOT / "benchmark_results" / "TABLES.md"
 TITLE = "# Tables of the results\n\nDrawn by `pdm run book capture` from the files in this folder.\n"

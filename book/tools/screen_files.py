@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tiny_llm_engine.repo import BOOK
+from tiny_llm_engine.machine.repo import BOOK
 
 from .console import unmeasured
 

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks import reports
 from benchmarks.latency_report import has_roofline
 from tiny_llm_course.trace.provenance import RESULTS, is_sealed
-from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_lab.studies import chart
 
 from . import (

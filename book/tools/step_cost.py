@@ -17,7 +17,7 @@ from tiny_llm_course.trace.simulation.cost_fit import fit_line
 from tiny_llm_course.trace.simulation.step_cost import pairs
 from tiny_llm_course.trace.workload import prompt_of
 from tiny_llm_engine.backends.samples import interleave
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.loading import load_network
 
 MODEL = "tiny-qwen3"

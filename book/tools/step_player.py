@@ -12,8 +12,8 @@ from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_course.see.week_3_day_3 import BLOCK, BLOCKS, BUDGET, DRAWN, SEQS, letter
 from tiny_llm_course.trace.serve import endless_sequence
 from tiny_llm_course.trace.text import counted
-from tiny_llm_engine.solution import resolve_serving
-from tiny_llm_engine.solution_types import Event
+from tiny_llm_engine.solutions.solution import resolve_serving
+from tiny_llm_engine.solutions.solution_types import Event
 from tiny_llm_extensions.make_loop import make_loop
 
 from .widget import scripts

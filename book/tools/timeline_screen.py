@@ -10,7 +10,7 @@ from rich.console import Console
 from tiny_llm_course.trace.template import render
 from tiny_llm_course.trace.timeline.comparison import Comparison
 from tiny_llm_course.trace.workload import among_decodes
-from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.solutions.solution import resolve_serving
 
 COMMAND = "pdm run timeline --simulate"
 TITLE = "Six requests, one of them long: computed whole it stops the others, computed in chunks it does not"

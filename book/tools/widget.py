@@ -13,7 +13,7 @@ from typing import Any
 from tiny_llm_course.doctor import authors_tools
 from tiny_llm_course.trace.provenance import load, save
 from tiny_llm_course.trace.simulation.cost_fit import MEASURED, sealed
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 from . import step_cost
 

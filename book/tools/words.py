@@ -20,7 +20,7 @@ from rich.table import Table
 
 from tiny_llm_course.mdbook import find_mdbook
 from tiny_llm_course.trace.text import counted
-from tiny_llm_engine.repo import BOOK, ROOT
+from tiny_llm_engine.machine.repo import BOOK, ROOT
 
 from .length import FOLDED, VISIBLE, above
 from .minutes import TOTAL

@@ -11,12 +11,12 @@ from rich.console import Console
 from tiny_llm_course.address import Day, parse_day
 from tiny_llm_course.capabilities import ends_at_a_blank, needed_day, tested_ports
 from tiny_llm_course.doctor import authors_tools
-from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import MODELS
+from tiny_llm_engine.machine.terminal import command, fail
 from tiny_llm_engine.models.quantization import QUANTIZATIONS
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.repo import MODELS
-from tiny_llm_engine.solution import SOLUTIONS
-from tiny_llm_engine.terminal import command, fail
+from tiny_llm_engine.solutions.solution import SOLUTIONS
 from tiny_llm_extensions.arguments import model_argument, output_argument, whole_number
 
 from .evaluated_models import DTYPES, ORACLE, broken_mask, has_experts, make_logits

@@ -10,8 +10,8 @@ import numpy as np
 from tiny_llm_engine.loading import load_checkpoint, mlp_options
 from tiny_llm_engine.models.hub import find_model, model_path
 from tiny_llm_engine.models.quantization import QUANTIZATIONS, WeightQuantizer
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution import SOLUTIONS
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution import SOLUTIONS
 from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.profiling.quantized_choice import activation_choice
 

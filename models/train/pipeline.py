@@ -22,7 +22,7 @@ from rich.progress import (
 )
 from tokenizers import Tokenizer
 
-from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.machine.repo import ROOT
 
 from ..eval.questions import ABSENT_NAME, Question, read_corpus
 from .build_tokenizer import build_tokenizer

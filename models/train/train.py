@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tiny_llm_course.doctor import authors_tools
-from tiny_llm_engine.backends.installation import require_backend
+from tiny_llm_engine.machine.installation import require_backend
 
 from .shipped import DENSE, MIXTURE
 

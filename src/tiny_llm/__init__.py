@@ -4,7 +4,7 @@
 def __getattr__(name: str):
     """`LLM` of this solution, and what it takes and returns, imported at their first use: a port needs none of them."""
     if name == "LLM":
-        from tiny_llm_engine.solution import llm_class
+        from tiny_llm_engine.solutions.solution import llm_class
 
         return llm_class(__name__)
     if name in ("SamplingParams", "StructuredOutputsParams"):

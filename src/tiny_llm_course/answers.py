@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from tiny_llm_engine.repo import BACKENDS
+from tiny_llm_engine.machine.repo import BACKENDS
 
 from .tree import LEARNER, PARTS, REFERENCE
 

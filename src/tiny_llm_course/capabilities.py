@@ -15,10 +15,10 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiny_llm_engine.backends.installation import backend_of_environment, default_port, installed_backends
-from tiny_llm_engine.repo import BACKENDS, PRIVATE, SETTINGS
-from tiny_llm_engine.solution import SOLUTIONS
-from tiny_llm_engine.terminal import fail
+from tiny_llm_engine.machine.installation import backend_of_environment, default_port, installed_backends
+from tiny_llm_engine.machine.repo import BACKENDS, PRIVATE, SETTINGS
+from tiny_llm_engine.machine.terminal import fail
+from tiny_llm_engine.solutions.solution import SOLUTIONS
 
 from .address import Day, Task, task_of_label
 from .answers import port_with_answers
@@ -27,7 +27,7 @@ from .tree import PARTS
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from tiny_llm_engine.model_runner import ModelRunner
+    from tiny_llm_engine.chunked_prefill.model_runner import ModelRunner
     from tiny_llm_engine.models.tokenization import Tokenizer
     from tiny_llm_extensions.llm import LLM
 
@@ -172,7 +172,7 @@ def check_filled(solution: str, backend: str, day: Day, option: str) -> None:
 
 def open_llm(options: Namespace, **engine: Any) -> LLM:
     """The `LLM` that a command's options ask for; `engine` are the engine's own options."""
-    from tiny_llm_engine.solution import llm_class
+    from tiny_llm_engine.solutions.solution import llm_class
 
     return llm_class(SOLUTIONS[options.solution])(
         options.model,

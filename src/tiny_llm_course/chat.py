@@ -2,7 +2,7 @@
 
 import sys
 
-from tiny_llm_engine.terminal import TerminalSession
+from tiny_llm_engine.machine.terminal import TerminalSession
 
 GOODBYES = ("exit", "quit")
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiny_llm_engine.repo import ROOT
-from tiny_llm_engine.repo import read_source as read
+from tiny_llm_engine.machine.repo import ROOT
+from tiny_llm_engine.machine.repo import read_source as read
 
 from .address import Task
 from .cut import fill, is_blank, language_of

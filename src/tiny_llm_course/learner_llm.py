@@ -3,7 +3,7 @@
 from os import PathLike
 from typing import Any
 
-from tiny_llm_engine.backends.installation import backend_of_environment
+from tiny_llm_engine.machine.installation import backend_of_environment
 from tiny_llm_extensions.llm import LLM
 
 from .address import Day

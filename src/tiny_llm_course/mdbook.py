@@ -9,8 +9,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from tiny_llm_engine.repo import BOOK
-from tiny_llm_engine.terminal import fail
+from tiny_llm_engine.machine.repo import BOOK
+from tiny_llm_engine.machine.terminal import fail
 
 PORT = 3000
 

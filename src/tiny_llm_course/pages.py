@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiny_llm_engine.repo import BOOK
+from tiny_llm_engine.machine.repo import BOOK
 
 from .address import Day, Task, parse_task
 from .tree import tasks

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 
-from tiny_llm_engine.repo import PRIVATE
+from tiny_llm_engine.machine.repo import PRIVATE
 
 from .address import Task
 from .tree import LEARNER, PARTS, source_files

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from tiny_llm_engine.repo import BACKENDS, PRIVATE, SOURCES, TESTS, read_source
+from tiny_llm_engine.machine.repo import BACKENDS, PRIVATE, SOURCES, TESTS, read_source
 
 from .address import Day, Task
 from .cut import LANGUAGES, cut, find_exercises

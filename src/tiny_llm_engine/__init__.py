@@ -1,12 +1,12 @@
 """The serving engine, given: what every answer runs through.
 
-From a request to its last token, read in this order: `sampling`, `request_life` and `scheduled` (a request),
-`admission` (who waits, who runs), `step_loop` (plan, pack, run, commit), `packed_runner` (a call of the model),
-`backends/seeded_sampling` (its tokens), `llm_engine` and `engine_request` (requests of users, and their results). What
-may be put on it from outside is in `hooks`. Beside it `models` makes weights and ids of files, and `arrays` keeps keys
-and values.
+From a request to its last token, read in this order: `llm` (prompts, and what opens an engine), `engine_request` and
+`llm_engine` (requests of users), `sampling` and `request_life` (a request), `admission` (who waits, who runs),
+`step_loop` (plan, pack, run, commit), `scheduled` (a plan), `packed_model` and `packed_runner` (a call of the model),
+`backends/seeded_sampling` (its tokens), `events` and `outputs` (results). What may be put on it is in `hooks`.
 
-It reaches a solution by name alone, see `solution`.
+Beside it: `loading` and `models` make weights and ids of files, `arrays` keeps keys and values, `solutions` finds a
+solution by its name, `machine` asks about memory, libraries and terminals, and `chunked_prefill` is given in Week 2.
 """
 
 import os

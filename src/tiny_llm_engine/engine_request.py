@@ -9,7 +9,7 @@ import numpy as np
 
 from .events import RequestMetrics
 from .outputs import CompletionOutput, Logprob, RequestOutput
-from .solution_types import AnswerSequence, SamplingParams, ServingPackage
+from .solutions.solution_types import AnswerSequence, SamplingParams, ServingPackage
 
 
 @dataclass

@@ -11,10 +11,9 @@ from functools import partial
 from os import PathLike
 from typing import Any, TypeVar
 
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 from .admission import ServingState
-from .backends.installation import backend_of_environment, default_port
 from .engine_options import EngineLimits, PlainOptions
 from .engine_request import EngineRequest
 from .events import EventQueue
@@ -22,12 +21,13 @@ from .known_arguments import check_call
 from .limits import Limits
 from .llm_engine import LLMEngine
 from .loading import Loading, read_network
+from .machine.installation import backend_of_environment, default_port
+from .machine.progress_bar import GenerationBar
 from .models.files import shown
 from .models.quantization import QUANTIZATIONS
 from .outputs import RequestOutput
 from .packed_runner import PackedRunner, PaddingWaste
-from .progress_bar import GenerationBar
-from .solution_types import AnswerSequence, Event, Network, SamplingParams, ServingPackage
+from .solutions.solution_types import AnswerSequence, Event, Network, SamplingParams, ServingPackage
 from .step_loop import StepLoop
 
 Opened = TypeVar("Opened", bound="PlainLLM")

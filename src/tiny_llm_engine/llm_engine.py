@@ -11,10 +11,10 @@ from typing import Any, cast
 
 from .engine_options import EngineLimits, PlainOptions
 from .engine_request import EngineRequest, RequestFactory
+from .machine.terminal import interrupts_kept
 from .packed_runner import PackedRunner
-from .solution_types import AnswerSequence, BlockAllocator, Event, SamplingParams, ServingPackage
+from .solutions.solution_types import AnswerSequence, BlockAllocator, Event, SamplingParams, ServingPackage
 from .step_loop import StepLoop
-from .terminal import interrupts_kept
 
 NewLoop = Callable[[PackedRunner, Callable[[], float], Callable[[Event], object]], StepLoop[AnswerSequence]]
 NESTED = (

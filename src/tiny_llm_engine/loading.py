@@ -8,9 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
 
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
-from .backend import load_backend
 from .models.checkpoint import Checkpoint
 from .models.config import ModelConfig
 from .models.expert_names import model_name
@@ -26,7 +25,8 @@ from .models.used_tensors import unused_line, used_tensors
 from .models.weights.parts_of_files import PartsOfFiles
 from .models.weights.rank_parts import Part
 from .models.weights.stored_weights import bytes_of, check_memory, read_weights
-from .solution_types import ServingPackage
+from .solutions.backend import load_backend
+from .solutions.solution_types import ServingPackage
 
 # Read from the vendor's sources, and not measured: nothing was run on a Gaudi.
 QUANTIZED_ON_HPU = (

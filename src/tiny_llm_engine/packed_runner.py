@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from .backend import Backend
 from .backends.seeded_sampling import PendingDraws
 from .packed_model import FlatBlocks, PackedInputs, inputs_of
-from .solution_types import Array, Bucket, Buckets, PackedBatch, Sampled
+from .solutions.backend import Backend
+from .solutions.solution_types import Array, Bucket, Buckets, PackedBatch, Sampled
 
 Forward = Callable[[PackedInputs], Array | None]  # logits, or None if no row is sampled
 

@@ -10,9 +10,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from tiny_llm_engine.machine.repo import BACKENDS
 from tiny_llm_engine.models.quantization import QUANTIZATIONS
-from tiny_llm_engine.repo import BACKENDS
-from tiny_llm_engine.solution import SOLUTIONS
+from tiny_llm_engine.solutions.solution import SOLUTIONS
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "gpu", "cuda", "hpu")

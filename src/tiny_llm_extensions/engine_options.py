@@ -6,7 +6,7 @@ from typing import Any
 
 from tiny_llm_engine.engine_options import NEEDS_CHUNKS, EngineLimits, PlainOptions, check_count
 from tiny_llm_engine.models.layer_weights import ModelShape
-from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 
 from .drafts.speculative_config import SpeculativeConfig
 

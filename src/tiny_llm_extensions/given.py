@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from tiny_llm_engine.arrays.layers import Array
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 if TYPE_CHECKING:  # it imports NumPy, and `--help` needs none of it
     from .kernels.native import NativeKernels

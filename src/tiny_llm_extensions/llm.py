@@ -11,8 +11,8 @@ from typing import Any
 from tiny_llm_engine.llm import PlainLLM, check_quantization, chosen_backend
 from tiny_llm_engine.llm_engine import LLMEngine
 from tiny_llm_engine.models.weights.rank_parts import check_ranks
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import Network
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import Network
 
 from .cold_blocks.cold_store import model_name
 from .engine_options import EngineOptions, check_policy

@@ -8,7 +8,7 @@ from tiny_llm_engine.models.config import ModelConfig
 from tiny_llm_engine.models.hub import find_model
 from tiny_llm_engine.models.tokenizer import load_tokenizer
 from tiny_llm_engine.models.weights.random_weights import BlankAnswers, shape
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.parallel.division import RankDivision
 
 from .job import Job

@@ -4,12 +4,12 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
+from tiny_llm_engine.chunked_prefill.model_runner import ModelRunner
 from tiny_llm_engine.loading import AS_STORED, ENGINES, Loading, read_network
-from tiny_llm_engine.model_runner import ModelRunner
 from tiny_llm_engine.models.config import ModelConfig
 from tiny_llm_engine.models.tokenization import Tokenizer
 from tiny_llm_engine.models.weights.random_weights import QuantizedCheckpoint, RandomCheckpoint
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 from .given import given_of
 

@@ -5,11 +5,16 @@ from collections.abc import Callable
 from typing import Any
 
 from tiny_llm_engine.admission import FifoQueue, ServingState, WaitingLine
-from tiny_llm_engine.chunk_sizes import Chunker
+from tiny_llm_engine.chunked_prefill.chunk_sizes import Chunker
 from tiny_llm_engine.events import EventQueue, Listener
 from tiny_llm_engine.limits import Limits
 from tiny_llm_engine.packed_model import PackedModel
-from tiny_llm_engine.solution_types import AnswerSequence, BlockAllocator, HybridScheduler, ServingPackage
+from tiny_llm_engine.solutions.solution_types import (
+    AnswerSequence,
+    BlockAllocator,
+    HybridScheduler,
+    ServingPackage,
+)
 from tiny_llm_engine.step_loop import StepLoop
 
 from .asynchronous.ahead import Ahead

@@ -7,8 +7,8 @@ from typing import Any
 from tiny_llm_engine.engine_options import EngineLimits
 from tiny_llm_engine.llm_engine import LLMEngine
 from tiny_llm_engine.packed_runner import PackedRunner
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import AnswerSequence, Network
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import AnswerSequence, Network
 
 from .cold_blocks.cold_store import ColdStore, open_cold_store
 from .drafts.speculation import Speculation, draft_model

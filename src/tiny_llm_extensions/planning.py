@@ -6,7 +6,13 @@ from typing import Any, cast
 
 from tiny_llm_engine.engine_options import EngineLimits
 from tiny_llm_engine.packed_runner import PackedRunner
-from tiny_llm_engine.solution_types import AnswerSequence, BlockAllocator, Event, ServingPackage, StepProfile
+from tiny_llm_engine.solutions.solution_types import (
+    AnswerSequence,
+    BlockAllocator,
+    Event,
+    ServingPackage,
+    StepProfile,
+)
 from tiny_llm_engine.step_loop import StepLoop
 
 from .cold_blocks.cold_store import ColdStore

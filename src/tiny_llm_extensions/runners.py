@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tiny_llm_engine.packed_runner import PackedRunner
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import Bucket, Buckets
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import Bucket, Buckets
 
 from .asynchronous.async_runner import AsyncRunner
 from .graphs.padded_steps import put_buckets_on, put_capture_on

@@ -11,10 +11,10 @@ from rich.console import Console
 from tiny_llm_course.address import Day
 from tiny_llm_course.capabilities import choose_backend, ends_at_a_blank
 from tiny_llm_course.trace.provenance import keep, provenance, result_argument
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.repo import BACKENDS
-from tiny_llm_engine.solution import SOLUTIONS, resolve_serving
-from tiny_llm_engine.terminal import command, fail, write_file
+from tiny_llm_engine.machine.repo import BACKENDS
+from tiny_llm_engine.machine.terminal import command, fail, write_file
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution import SOLUTIONS, resolve_serving
 from tiny_llm_extensions.arguments import DEVICES, output_argument, whole_number
 
 from .studies.agreement import CLOCKS, AgreementPlan, compare, study_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tiny_llm_course.trace.trace import percentile
 from tiny_llm_engine.events import RequestTimes
-from tiny_llm_engine.solution_types import AnswerSequence, Event
+from tiny_llm_engine.solutions.solution_types import AnswerSequence, Event
 
 if TYPE_CHECKING:
     import numpy as np

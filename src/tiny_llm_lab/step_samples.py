@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from tiny_llm_course.trace.simulation.step_cost import StepWork
-from tiny_llm_engine.solution_types import Event
+from tiny_llm_engine.solutions.solution_types import Event
 
 
 class EngineClock:

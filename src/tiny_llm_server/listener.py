@@ -4,7 +4,7 @@ import errno
 import socket
 from pathlib import Path
 
-from tiny_llm_engine.terminal import fail
+from tiny_llm_engine.machine.terminal import fail
 
 
 def listen(host: str, port: int, uds: str | None = None) -> socket.socket:

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from tiny_llm_engine.llm_engine import LLMEngine
 from tiny_llm_engine.models.files import Json
-from tiny_llm_engine.solution_types import Event
+from tiny_llm_engine.solutions.solution_types import Event
 from tiny_llm_extensions.llm import LLM
 
 from .openai_api import answer_schemas, schemas

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tiny_llm_engine.solution_types import AnswerSequence, PackedBatch, Sampled
+from tiny_llm_engine.solutions.solution_types import AnswerSequence, PackedBatch, Sampled
 
 from .pipeline import FakeDevice, Pipeline
 from .served import Served

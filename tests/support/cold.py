@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
-from tiny_llm_engine.solution_types import AnswerSequence, PackedBatch, Sampled
+from tiny_llm_engine.solutions.solution_types import AnswerSequence, PackedBatch, Sampled
 from tiny_llm_extensions.cold_blocks.moves import FOLDER, GONE, POOL, BlockCosts, Move, Place
 from tiny_llm_extensions.cold_blocks.returns import ColdParts
 

@@ -12,7 +12,7 @@ from tiny_llm_course.fakes.fake_packed_model import END
 from tiny_llm_course.trace.simulation.simulated_model import SimulatedClock
 from tiny_llm_course.trace.text import counted
 from tiny_llm_engine.models.tokenization import StreamDetokenizer
-from tiny_llm_engine.solution_types import SamplingParams
+from tiny_llm_engine.solutions.solution_types import SamplingParams
 
 OTHER_END = 257
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from tiny_llm_engine.backend import Backend
 from tiny_llm_engine.packed_runner import PackedRunner
-from tiny_llm_engine.solution_types import Array, PackedBatch, Sampled
+from tiny_llm_engine.solutions.backend import Backend
+from tiny_llm_engine.solutions.solution_types import Array, PackedBatch, Sampled
 
 
 class LockstepError(AssertionError):

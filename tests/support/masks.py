@@ -7,7 +7,7 @@ from types import FrameType
 import numpy as np
 
 from tiny_llm_course.address import task_of_label
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 # Starts of a chunk in a text. bf16 has no 257 and float16 no 2,049: 13 tokens from each of these cross both borders.
 FAR_STARTS = (250, 2045, 30_000)

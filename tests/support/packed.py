@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from tiny_llm_engine.packed_runner import PackedRunner
-from tiny_llm_engine.port import Port
 from tiny_llm_engine.scheduled import Scheduled
-from tiny_llm_engine.solution_types import AnswerSequence, Buckets, PackedBatch, ServingPackage
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import AnswerSequence, Buckets, PackedBatch, ServingPackage
 from tiny_llm_extensions.runners import packed_runner
 
 from .fake_model import ByteTokenizer

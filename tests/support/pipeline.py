@@ -7,7 +7,7 @@ from itertools import repeat
 from typing import Any, cast
 
 from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
-from tiny_llm_engine.solution_types import AnswerSequence, PackedBatch, Sampled
+from tiny_llm_engine.solutions.solution_types import AnswerSequence, PackedBatch, Sampled
 from tiny_llm_extensions.parallel import pipeline as given
 from tiny_llm_extensions.parallel.in_flight import InFlight
 

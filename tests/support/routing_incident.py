@@ -13,7 +13,7 @@ from tiny_llm_course.trace.simulation.simulated_model import SimulatedPackedMode
 from tiny_llm_course.trace.simulation.simulator import Simulation
 from tiny_llm_course.trace.simulation.step_cost import INCIDENTS
 from tiny_llm_course.trace.workload import SHORT, RequestSpec
-from tiny_llm_engine.solution_types import Event, ServingPackage
+from tiny_llm_engine.solutions.solution_types import Event, ServingPackage
 
 THREADS = ("sgl-project/sglang#27547", "vllm-project/tpu-inference#3307")
 MOST = 0.6  # of the time that one replica takes; 0.5 would be an even division

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
-from tiny_llm_engine.solution_types import AnswerSequence, Event
+from tiny_llm_engine.solutions.solution_types import AnswerSequence, Event
 from tiny_llm_extensions.make_loop import make_loop
 
 from .fake_model import ByteTokenizer

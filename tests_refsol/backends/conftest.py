@@ -2,7 +2,7 @@
 
 import pytest
 
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 
 @pytest.fixture(scope="session")

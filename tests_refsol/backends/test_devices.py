@@ -9,7 +9,7 @@ import torch
 
 from tiny_llm_course.grading.small_models import CASES, random_weights
 from tiny_llm_engine.models.checkpoint import Checkpoint
-from tiny_llm_engine.solution import resolve
+from tiny_llm_engine.solutions.solution import resolve
 
 
 @pytest.fixture

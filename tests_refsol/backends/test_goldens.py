@@ -12,8 +12,8 @@ from support.close import assert_close
 from support.goldens import FOLDER, MIXTURES, golden, random_inputs
 from tiny_llm_course.grading.small_models import CASES, random_checkpoint
 from tiny_llm_engine.loading import load_checkpoint
+from tiny_llm_engine.machine.repo import MODELS, ROOT
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.repo import MODELS, ROOT
 
 SHIPPED = MODELS / "tiny-qwen3"
 NAMES = ["maple", "cedar", "birch", "willow", "aspen", "alder", "hazel", "rowan", "spruce", "larch"]

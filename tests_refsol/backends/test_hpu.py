@@ -21,7 +21,7 @@ import torch
 
 from tiny_llm_course.grading.flash import statistics64
 from tiny_llm_engine.arrays.torch import hpu
-from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_extensions.gaudi import hpu_quantized, hpu_self_check
 from tiny_llm_ref.torch_backend.flash_attention import fused_statistics
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tiny_llm_course.grading.small_models import random_checkpoint, small_model
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.solutions.port import Port
 
 CASE = small_model(1, num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=4096)
 BYTES_A_TOKEN = 2 * 2 * 2 * 16 * 4  # layers, keys and values, heads, numbers of a head, float32

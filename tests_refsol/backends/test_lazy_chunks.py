@@ -10,7 +10,7 @@ from book.tools.console import COLUMNS
 from support.close import assert_close
 from tiny_llm_course.see import chunk_costs
 from tiny_llm_engine.loading import load_checkpoint
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 
 @pytest.fixture(scope="module")

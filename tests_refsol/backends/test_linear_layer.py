@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tiny_llm_course.grading.small_models import CASES, random_checkpoint
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.solutions.port import Port
 
 
 @pytest.mark.parametrize("backend", installed_backends())

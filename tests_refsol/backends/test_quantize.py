@@ -23,7 +23,7 @@ def matrix(rng) -> np.ndarray:
 @pytest.mark.parametrize(("group_size", "bits"), [(32, 4), (64, 4), (128, 4), (32, 8), (64, 8), (128, 8)])
 def test_every_port_quantises_as_mlx_does(b, matrix, group_size, bits, dtype):
     """Words, scales and biases, bit for bit, of MLX's kernel on a CPU."""
-    from tiny_llm_engine.port import Port
+    from tiny_llm_engine.solutions.port import Port
 
     mlx = Port("ref", "mlx", "cpu")
     import mlx.core as mx

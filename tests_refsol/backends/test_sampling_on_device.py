@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tiny_llm_engine.solution import resolve
+from tiny_llm_engine.solutions.solution import resolve
 
 READ = torch.ops.aten._local_scalar_dense.default  # what .item(), int(t) and bool(t) end in
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tiny_llm_engine.backends import candidate_filter
 from tiny_llm_engine.backends.candidate_filter import CandidateFilter
-from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.backends.seeded_sampling import SeededSampler, gumbel_noise
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_ref.serving import SamplingParams
 
 LOGITS = np.array([2.0, 1.0, 0.5, 0.0, -1.0, -4.0, 1.5])

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tiny_llm_course.tree import reference_files
-from tiny_llm_engine.repo import SOURCES
+from tiny_llm_engine.machine.repo import SOURCES
 
 # Of the given code: hpu.py holds every call into Intel's plug-in; attention on a Gaudi and on a CPU is cut for the
 # kernels that there are, and MLX's in pages hands NumPy's buffers from kernel to kernel. Pages in eight bits have the

@@ -8,8 +8,8 @@ import pytest
 
 from book.tools import screens
 from tiny_llm_course.trace import provenance
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.solutions.port import Port
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from tiny_llm_course.trace.serve import Serving, serve
 from tiny_llm_course.trace.simulation.simulated_model import SimulatedModel
 from tiny_llm_course.trace.workload import LONG, SHORT, Workload, mixed, prompt_of
 from tiny_llm_course.trace.workload import decode_heavy as heavy
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.solutions.solution import resolve_serving
 
 NAMES = resolve_serving("ref")
 ENGINES = "Week 2, chunks", "Week 3, budget"

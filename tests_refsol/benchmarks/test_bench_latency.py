@@ -10,9 +10,9 @@ from benchmarks import latency
 from benchmarks.latency import LatencyPlan, engines, fastest_product, measure
 from benchmarks.latency_report import points, work
 from tiny_llm_engine.backends import samples
-from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.models.weights.random_weights import shape
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.profiling.kv_budget import kv_bytes_per_token
 
 TINY = LatencyPlan(config="tiny-qwen3", layers=1, dtype="float32", threads=(1,), rounds=2, output_len=2)

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import scheduler as command
 from benchmarks.scheduler import PROMPTS, SCHEDULERS, Filled, SchedulerPlan, measure
 from benchmarks.scheduler_report import scheduler_targets
-from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.solutions.solution import resolve_serving
 
 NAMES = resolve_serving("ref")
 

@@ -24,7 +24,7 @@ from benchmarks.serving.client import ENDPOINTS, Client, ServedRequest, api_url,
 from benchmarks.serving.load import Load, Texts, figures, goodput_of, send
 from benchmarks.serving.processes import Place, Server, our_server, running
 from tiny_llm_course.commands import serve
-from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.models.tokenizer import load_tokenizer
 from tiny_llm_extensions.arguments import engine_options
 

@@ -13,10 +13,10 @@ from benchmarks.real_text import KINDS
 from tiny_llm_course.trace.serve import EndlessTokenizer
 from tiny_llm_course.trace.trace import Lane, Trace
 from tiny_llm_course.trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
-from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_engine.models.weights.random_weights import shape
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import random_network
 

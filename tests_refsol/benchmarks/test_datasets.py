@@ -12,8 +12,8 @@ from benchmarks.engine_load import figures_of_run
 from benchmarks.real_text import KINDS, spec
 from support.fake_model import ByteTokenizer
 from tiny_llm_course.trace.workload import LONG, RUNNING, SHORT, Workload
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network
 

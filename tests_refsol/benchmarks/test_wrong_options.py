@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks import kv_pages, latency, serve, throughput
 from benchmarks.serving import processes
-from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.machine.installation import installed_backends
 
 READS = "with the answer: the model reads at most 4,096"
 PRESET = "--preset chunked-prefill"

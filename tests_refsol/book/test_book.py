@@ -20,8 +20,8 @@ from book.tools.words import Words, page_words
 from tiny_llm_course.mdbook import find_mdbook
 from tiny_llm_course.pages import pages_of, sittings_of, text_of
 from tiny_llm_course.tree import PARTS, days, exercises_of_part
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.repo import BOOK, ROOT
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import BOOK, ROOT
 
 sys.path.insert(0, str(BOOK))  # the preprocessor is no package: any Python can run it
 import cpp_signatures

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_engine.repo import ROOT, SOURCES
+from tiny_llm_engine.machine.repo import ROOT, SOURCES
 
 RESULTS = ROOT / "benchmark_results"
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), RESULTS / "README.md"]

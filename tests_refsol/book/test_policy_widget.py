@@ -8,7 +8,7 @@ import pytest
 
 from book.tools import policy_widget, screen_files, widget
 from book.tools.policy_widget import BUDGETS, LOADS, OF_BUDGET, OF_TARGET, START, TARGETS, timeline
-from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.solutions.solution import resolve_serving
 
 TABLE = json.loads(
     re.sub(r"</?script[^>]*>", "", (screen_files.FOLDER / "week3-05-policies-table.html").read_text("utf-8"))

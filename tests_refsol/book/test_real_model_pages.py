@@ -9,8 +9,8 @@ import shlex
 import pytest
 
 from tiny_llm_course.commands import main as command
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.repo import BOOK, ROOT
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import BOOK, ROOT
 
 pytestmark = pytest.mark.tool("smollm2")
 PORT = installed_backends()[-1]

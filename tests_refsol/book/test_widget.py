@@ -17,10 +17,10 @@ from tiny_llm_course.trace.simulation import cost_fit
 from tiny_llm_course.trace.simulation.cost_fit import sealed
 from tiny_llm_course.trace.simulation.simulated_model import SimulatedModel
 from tiny_llm_course.trace.simulation.step_cost import AdditiveCost, Line
-from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.events import Event
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.sampling import SamplingParams
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_ref.serving.chunked_prefill.chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
 from tiny_llm_ref.serving.chunked_prefill.chunked_prefill_scheduler import ChunkedPrefillScheduler
 from tiny_llm_ref.serving.chunked_prefill.request import Request

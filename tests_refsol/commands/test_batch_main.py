@@ -21,8 +21,8 @@ from tiny_llm_course.trace.batch.view import SlotBoard
 from tiny_llm_course.trace.live import LiveTable, Tail
 from tiny_llm_course.trace.prompts import QUESTIONS, read_prompts
 from tiny_llm_course.trace.text import counted, harmless, one_line, shortened
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.repo import MODELS
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import MODELS
 
 PORT = installed_backends()[-1]
 # Where it is about a process: the port whose library starts faster.

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.repo import BACKENDS
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import BACKENDS
 
 # Any port will do: these tests are about the commands.
 PORT = installed_backends()[-1]

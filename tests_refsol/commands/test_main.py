@@ -16,12 +16,12 @@ from tiny_llm_course.address import Task
 from tiny_llm_course.chat import Conversation, MessageTooLong
 from tiny_llm_course.commands import main as command
 from tiny_llm_course.learner import State
-from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.loading import Loading
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import MODELS
+from tiny_llm_engine.machine.terminal import Meter, TerminalSession
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.repo import MODELS
-from tiny_llm_engine.terminal import Meter, TerminalSession
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions import loading
 
 SENTENCE = re.compile(r"Chunked prefill [a-z].*\.")

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import tiny_llm_engine
-from tiny_llm_engine.repo import ROOT, command_modules
+from tiny_llm_engine.machine.repo import ROOT, command_modules
 
 # What a start may import beside Python's own: libraries, and packages of the course. The rest is for a model, or for
 # another command.

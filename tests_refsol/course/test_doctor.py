@@ -8,8 +8,8 @@ from tiny_llm_course import capabilities
 from tiny_llm_course.commands import doctor
 from tiny_llm_course.doctor import authors_tools, checks
 from tiny_llm_course.doctor.checks import Check
-from tiny_llm_engine.backends import blas
-from tiny_llm_engine.torch_build import Facts
+from tiny_llm_engine.machine import blas
+from tiny_llm_engine.machine.torch_build import Facts
 
 LINUX = Facts(pinned="2.13.0", installed="2.13.0+cpu")
 GAUDI = Facts(pinned="2.13.0", installed="2.11.0+git1", habana="1.24.1", gaudi=True)

@@ -4,8 +4,8 @@ import os
 import subprocess
 import sys
 
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.repo import ROOT, SOURCES
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import ROOT, SOURCES
 
 
 def run_doctor(*python: str, **environment: str) -> subprocess.CompletedProcess:

@@ -15,7 +15,7 @@ import torch  # noqa: F401 (the port that these tests need)
 from tiny_llm_course.commands import doctor
 from tiny_llm_course.doctor import hpu_checklist as checklist
 from tiny_llm_course.doctor import hpu_run
-from tiny_llm_engine.repo import ROOT, SOURCES
+from tiny_llm_engine.machine.repo import ROOT, SOURCES
 
 PATHS = os.pathsep.join([str(ROOT / "tests_refsol" / "imitation_gaudi"), str(SOURCES)])
 

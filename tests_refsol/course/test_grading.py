@@ -33,11 +33,11 @@ from tiny_llm_course.see import week_2_day_7
 from tiny_llm_course.trace.timeline.comparison import Comparison
 from tiny_llm_course.trace.workload import among_decodes
 from tiny_llm_course.tree import REFERENCE, parts_of, reference_files
-from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_engine.models.smollm2 import GGUF, smollm2_path
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.repo import ROOT
-from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution import resolve_serving
 from tiny_llm_extensions.make_loop import make_loop
 
 PORT = installed_backends()[0]
@@ -202,7 +202,7 @@ def test_what_an_error_often_means_is_said(grade):
     """A forgotten return on every port, and results that are too many."""
     lines = [*WITHOUT_A_RETURN, "list(zip([1], [1, 2], strict=True))"]
     tests = [f"def test_{number}():\n    {line}\n" for number, line in enumerate(lines)]
-    said = grade("\n".join(["from tiny_llm_engine.port import Port", *tests])).stdout
+    said = grade("\n".join(["from tiny_llm_engine.solutions.port import Port", *tests])).stdout
     assert said.count(FORGOTTEN) == len(WITHOUT_A_RETURN) and said.count(LENGTHS) == 1, said
 
 

@@ -7,7 +7,7 @@ import pytest
 from authors import house
 from tiny_llm_course.address import Day
 from tiny_llm_course.tree import LEARNER, REFERENCE, source_files
-from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.machine.installation import installed_backends
 
 SCHEDULER = REFERENCE / "serving/batching/hybrid_scheduler.py"
 

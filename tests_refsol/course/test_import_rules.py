@@ -13,8 +13,8 @@ import pytest
 from authors.overlay import statements
 from authors.prefix import course_with
 from tiny_llm_course.commands import main as command
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.repo import BACKENDS, ROOT, SOURCES
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import BACKENDS, ROOT, SOURCES
 
 ARRAYS = {"mlx", "torch"}
 # The only files beside those in folders of a port that may import an array library.
@@ -258,7 +258,10 @@ def test_an_import_up_is_found(package, source):
 
 
 DOWN = [
-    ("tiny_llm_course.commands", "from ..trace.serve import serve\nfrom tiny_llm_engine.repo import ROOT"),
+    (
+        "tiny_llm_course.commands",
+        "from ..trace.serve import serve\nfrom tiny_llm_engine.machine.repo import ROOT",
+    ),
     (
         "tiny_llm_extensions.drafts",
         "from .drafted import Drafted\nimport tiny_llm_engine.events\nimport json",

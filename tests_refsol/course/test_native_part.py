@@ -4,7 +4,7 @@ import pytest
 
 from tiny_llm_course import progress, tree
 from tiny_llm_course.tree import parts_of, source_files
-from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.machine.installation import installed_backends
 
 PORT = installed_backends()[-1]
 DAY = ("--week", "9", "--day", "1", "--backend", PORT)

@@ -3,9 +3,9 @@
 import pytest
 
 from support.lockstep import LockstepGroup, LockstepRunner
-from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.loading import Loading
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network
 from tiny_llm_extensions.parallel.division import RankDivision

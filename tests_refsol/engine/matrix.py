@@ -21,9 +21,9 @@ from unittest.mock import patch
 
 from tests_refsol.long.engine_soak import ended, first_difference
 from tests_refsol.long.harness import margin
-from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.models.hub import find_model
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.cold_blocks.moves import BlockCosts
 from tiny_llm_extensions.drafts import speculation
 from tiny_llm_extensions.drafts.row_costs import DecodeCost, RowCosts

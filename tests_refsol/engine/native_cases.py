@@ -10,7 +10,7 @@ from support.packed import PackedServing
 from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_engine.models.checkpoint import Checkpoint
 from tiny_llm_engine.models.quantization import WeightQuantizer
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.profiling.quantized_choice import ActivationChoice
 

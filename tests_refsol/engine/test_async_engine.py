@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests_refsol.engine.native_cases import native_model
-from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.models.weights.random_weights import shape
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.structured_outputs import StructuredOutputsParams
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network, random_network

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_engine.backends import blas
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.repo import SOURCES
+from tiny_llm_engine.machine import blas
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import SOURCES
 
 LINUX = sys.platform.startswith("linux")
 
@@ -240,7 +240,7 @@ PROGRAM = """
 import ctypes, json, sys
 from importlib import import_module
 import numpy as np
-from tiny_llm_engine.backends import blas
+from tiny_llm_engine.machine import blas
 rng = np.random.default_rng(0)
 x, w = (rng.standard_normal(shape, dtype=np.float32) for shape in ((64, 300), (300, 200)))
 report = {"outcome": blas.preload() if sys.argv[1] == "mlx" else None}

@@ -16,9 +16,9 @@ from support.fake_model import ByteTokenizer
 from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_course.grading.small_models import random_checkpoint, random_weights, small_model
 from tiny_llm_course.recorded_operations import record
-from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.models.checkpoint import Checkpoint
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.graphs.padded_steps import warm_up
 from tiny_llm_extensions.graphs.step_shapes import limits_of_steps
 from tiny_llm_extensions.make_loop import make_loop

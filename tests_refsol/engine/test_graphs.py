@@ -13,11 +13,11 @@ import torch
 from torch._dynamo.utils import counters
 
 from support.replay_emulator import RecordedGraph
-from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import MODELS
 from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint, shape
 from tiny_llm_engine.packed_model import inputs_of
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.repo import MODELS
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.graphs.pad_batch import pad_batch
 from tiny_llm_extensions.graphs.padded_steps import warm_up

@@ -23,12 +23,12 @@ import tiny_llm_ref
 from tiny_llm_course import capabilities
 from tiny_llm_course.address import Task
 from tiny_llm_course.trace.serve import EndlessTokenizer
-from tiny_llm_engine import progress_bar
-from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.llm import PLAIN
+from tiny_llm_engine.machine import progress_bar
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_engine.models.chat_template import ChatTemplate
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.engine_options import EngineOptions
 from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.graphs.step_shapes import keep_compiled, will_compile

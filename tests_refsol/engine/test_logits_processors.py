@@ -19,11 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher
 
-from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.backends.logits_processors import LogitsProcessors
 from tiny_llm_engine.backends.seeded_sampling import SeededSampler
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.grammars.grammar import FUEL_BYTES, KEPT, LIMITS, Grammars
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network

@@ -9,7 +9,7 @@ from inspect import signature
 
 import pytest
 
-from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_extensions.engine_options import EngineOptions
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_ref import SamplingParams

@@ -16,13 +16,13 @@ from support.close import assert_close
 from support.lockstep import LockstepError, LockstepGroup
 from support.ranks import CHATS, TIGHT
 from tiny_llm_engine.loading import Loading, load_checkpoint
+from tiny_llm_engine.machine.repo import MODELS
 from tiny_llm_engine.models.config import read_config
 from tiny_llm_engine.models.files import CheckpointError
 from tiny_llm_engine.models.quantization import WeightQuantizer
 from tiny_llm_engine.models.tokenizer import load_tokenizer
 from tiny_llm_engine.models.weights.rank_parts import RankPart, StagePart, check_ranks
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.repo import MODELS
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.gaudi import hpu_mixture
 from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.job import Job

@@ -9,9 +9,9 @@ import pytest
 from support.close import assert_close
 from tiny_llm_course.grading.small_models import CASES, random_checkpoint
 from tiny_llm_course.trace.serve import Serving
-from tiny_llm_engine.model_runner import Draws, ModelRunner
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.chunked_prefill.model_runner import Draws, ModelRunner
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution import resolve_serving
 from tiny_llm_ref.serving import SamplingParams
 
 VOCAB = 5

@@ -15,7 +15,7 @@ from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_engine.models.checkpoint import Checkpoint
 from tiny_llm_engine.models.config import Quantization
 from tiny_llm_engine.models.quantization import EMBEDDING, WeightQuantizer
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.job import Job
 from tiny_llm_extensions.llm import LLM

@@ -10,7 +10,7 @@ import torch
 from support.packed import PackedServing
 from tests_refsol.engine import native_cases
 from tests_refsol.engine.native_cases import FAMILIES, HEADS, KINDS, decoded
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.kernels.torch import large_pages, native_step, products
 

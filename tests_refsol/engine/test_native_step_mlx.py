@@ -10,7 +10,7 @@ from support.close import assert_close
 from tests_refsol.engine import native_cases
 from tests_refsol.engine.native_cases import FAMILIES, KINDS, decoded, native_model
 from tiny_llm_engine.arrays.mlx.kv_pools import TinyKvPagedPool
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.cold_blocks.mlx.host_pages import HostPages
 from tiny_llm_extensions.kernels.mlx.native import native_array
 from tiny_llm_extensions.kernels.mlx.native_step import _addresses_of

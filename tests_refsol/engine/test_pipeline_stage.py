@@ -7,8 +7,8 @@ from support.lockstep import LockstepGroup
 from support.ranks import stages_of
 from tiny_llm_course.grading.small_models import small_model
 from tiny_llm_engine.loading import Loading, load_checkpoint
+from tiny_llm_engine.machine.repo import MODELS
 from tiny_llm_engine.models.weights.rank_parts import StagePart
-from tiny_llm_engine.repo import MODELS
 from tiny_llm_extensions.loading import load_network
 from tiny_llm_extensions.parallel.division import RankDivision
 

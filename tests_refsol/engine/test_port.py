@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 from tiny_llm_course import answers, capabilities
-from tiny_llm_engine import solution as solutions
-from tiny_llm_engine.backends import installation
+from tiny_llm_engine.machine import installation
+from tiny_llm_engine.solutions import solution as solutions
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from support.ranks import logits_of_two_steps
 from tests_refsol.engine.native_cases import FAMILIES
 from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_engine.arrays.layers import DenseLinear
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.repo import MODELS
+from tiny_llm_engine.machine.repo import MODELS
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.engine_options import EngineOptions
 from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.kernels.native.kernel import ProductKernel

@@ -12,9 +12,9 @@ from models.eval.evaluated_models import week_2_logits
 from models.eval.evaluation import exact_answers
 from models.eval.evaluation_cases import make_suites, read_material
 from tiny_llm_engine.loading import load_checkpoint
+from tiny_llm_engine.machine.repo import MODELS
 from tiny_llm_engine.models.quantization import WeightQuantizer
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.repo import MODELS
 
 MODEL = MODELS / "tiny-qwen3"
 MATRIX_NUMBERS = 4 * (192 * (4 + 2 + 2) * 64 + 256 * 192 + 3 * 192 * 512)  # of the layers

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from support.ranks import CHATS, SAMPLINGS, TIGHT
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.repo import MODELS
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import MODELS
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from support.goldens import FOLDER
 from tiny_llm_engine.loading import load_checkpoint
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network
 from tiny_llm_ref import SamplingParams

@@ -9,7 +9,7 @@ import torch
 from support.replay_emulator import RecordedGraph, ReplayEmulator
 from tiny_llm_course.trace.serve import endless_sequence
 from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint, shape
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.graphs.padded_steps import warm_up
 from tiny_llm_extensions.make_loop import make_loop
 from tiny_llm_extensions.runners import packed_runner

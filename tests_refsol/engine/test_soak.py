@@ -13,8 +13,8 @@ from tests_refsol.long import harness, memory_soak
 from tests_refsol.long import soak as command
 from tests_refsol.long.engine_soak import Soak, first_difference
 from tests_refsol.long.harness import SoakError
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.solutions.port import Port
 
 
 @pytest.fixture(scope="module", params=installed_backends())

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from benchmarks.serving.processes import flags
 from support.fake_model import ByteTokenizer
 from tiny_llm_course.fakes.fake_packed_model import END, FakePackedModel
-from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.backends.logits_processors import LogitsProcessors
 from tiny_llm_engine.backends.seeded_sampling import SeededSampler
 from tiny_llm_engine.engine_options import EngineLimits
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.arguments import argument_kind, json_object
 from tiny_llm_extensions.drafts import speculation
 from tiny_llm_extensions.drafts.proposals import AcceptanceRate, Proposals

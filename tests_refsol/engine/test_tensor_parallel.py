@@ -17,10 +17,10 @@ from support.packed import PackedServing
 from support.ranks import CHATS, SAMPLINGS, TIGHT, served_by, shards_of
 from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_engine.loading import Loading, load_checkpoint
+from tiny_llm_engine.machine.repo import MODELS
 from tiny_llm_engine.models.quantization import WeightQuantizer
 from tiny_llm_engine.models.weights.random_weights import shape
 from tiny_llm_engine.models.weights.rank_parts import RankPart
-from tiny_llm_engine.repo import MODELS
 from tiny_llm_extensions.drafts.proposals import Proposals
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import random_network

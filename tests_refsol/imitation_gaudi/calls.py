@@ -3,7 +3,7 @@
 import json
 import sys
 
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 b = Port("ref", "torch")
 import torch  # noqa: E402 (hpu.py precedes it)

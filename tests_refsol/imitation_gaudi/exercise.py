@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 b = Port("ref", "torch")
 import torch  # noqa: E402 (hpu.py precedes it)

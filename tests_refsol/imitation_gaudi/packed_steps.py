@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tiny_llm_engine.packed_model import inputs_of
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 b = Port("ref", "torch")
 from tiny_llm_extensions.kernels.torch.packed_kernels import kernels_of_device  # noqa: E402

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_engine.repo import SOURCES
+from tiny_llm_engine.machine.repo import SOURCES
 
 # Vendors' builds of torch for Gaudi exist for Linux, and so does the machine that the tests of them build.
 collect_ignore = [] if sys.platform == "linux" else ["test_vendor_torch.py"]

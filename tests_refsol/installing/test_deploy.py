@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tiny_llm_course.commands import serve
-from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_server.openai_api.metrics import EngineMetrics
 from tiny_llm_server.openai_api.middleware import OPEN_PATHS
 from tiny_llm_server.openai_api.server_options import ServerOptions

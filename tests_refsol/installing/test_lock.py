@@ -10,8 +10,8 @@ from packaging.requirements import Requirement
 from packaging.tags import compatible_tags, cpython_tags, mac_platforms
 from packaging.utils import parse_wheel_filename
 
-from tiny_llm_engine.backends.installation import INSTALL_WITHOUT_MLX
-from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.machine.installation import INSTALL_WITHOUT_MLX
+from tiny_llm_engine.machine.repo import ROOT
 
 if sys.version_info >= (3, 11):
     import tomllib

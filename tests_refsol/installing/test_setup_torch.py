@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tiny_llm_course.doctor.setup_torch import IMPATIENT
-from tiny_llm_engine.backends.installation import install_line
-from tiny_llm_engine.repo import ROOT
-from tiny_llm_engine.torch_build import CPU_INDEX, INTEL_MAC, Facts, choose, pinned_version
+from tiny_llm_engine.machine.installation import install_line
+from tiny_llm_engine.machine.repo import ROOT
+from tiny_llm_engine.machine.torch_build import CPU_INDEX, INTEL_MAC, Facts, choose, pinned_version
 
 CPU, PLAIN = "torch==2.13.0+cpu", "torch==2.13.0"
 # Machine, the action, what pip is asked for, a word of the reason.

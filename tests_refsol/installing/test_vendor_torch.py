@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.machine.repo import ROOT
 
 VENDORS = "2.11.0+gitabc1234"
 

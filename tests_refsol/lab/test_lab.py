@@ -15,8 +15,8 @@ from rich.console import Console
 from book.tools import screens
 from tiny_llm_course.trace import provenance
 from tiny_llm_course.trace.simulation.step_cost import AdditiveCost, StepWork
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.solutions.solution import resolve_serving
 from tiny_llm_extensions.cold_blocks.moves import FOLDER, MEMORY, POOL, QUANTIZED, BlockCosts
 from tiny_llm_lab import lab as command
 from tiny_llm_lab.studies import (

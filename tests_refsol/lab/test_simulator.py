@@ -21,7 +21,7 @@ from tiny_llm_course.trace.simulation.step_cost import (
 )
 from tiny_llm_course.trace.trace import percentile
 from tiny_llm_course.trace.workload import SHORT, RequestSpec
-from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.solutions.solution import resolve_serving
 from tiny_llm_extensions.make_loop import make_loop
 from tiny_llm_lab.latency_recorder import LatencyRecorder, weighted_percentile
 from tiny_llm_lab.step_samples import EngineClock, StepSamples

@@ -11,7 +11,7 @@ from typing import Any
 
 from tiny_llm_engine.engine_request import EngineRequest
 from tiny_llm_engine.outputs import CompletionOutput
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 from .harness import Counts, Harness, pressed_llm
 

@@ -11,7 +11,7 @@ import numpy as np
 from tiny_llm_course.trace.text import counted
 from tiny_llm_engine.llm_engine import LLMEngine
 from tiny_llm_engine.outputs import CompletionOutput
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 from .harness import make_llm
 

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 from openai import APIError, AsyncOpenAI
 
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 from .harness import MODEL, Counts, Harness, wait_until
 

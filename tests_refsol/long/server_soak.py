@@ -15,7 +15,7 @@ from typing import Any
 from openai import APIError, AsyncOpenAI, OpenAIError, RateLimitError
 from openai.types import Completion
 
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_lab.arrivals import arrival_times
 from tiny_llm_server.background_server import BackgroundServer

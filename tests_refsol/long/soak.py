@@ -12,9 +12,9 @@ from functools import partial
 from rich.console import Console
 
 from tiny_llm_course.capabilities import tested_ports
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.repo import BACKENDS
-from tiny_llm_engine.terminal import command, fail
+from tiny_llm_engine.machine.repo import BACKENDS
+from tiny_llm_engine.machine.terminal import command, fail
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.arguments import DEVICES, positive_number, whole_number
 from tiny_llm_server.replicas.replica_options import check_ray
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 import transformers
 
-from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.loading import load_checkpoint
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution import resolve_serving
 from tiny_llm_extensions.make_loop import make_loop
 
 COMMAND = "pdm run python tests_refsol/model/family_cases.py"

@@ -11,7 +11,7 @@ import time
 
 from tiny_llm_engine.loading import load_checkpoint
 from tiny_llm_engine.models.quantization import WeightQuantizer
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 M_MMAP_THRESHOLD = -3
 

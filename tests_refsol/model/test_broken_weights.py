@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.loading import load_checkpoint
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.models.files import CheckpointError
 
 BROKEN = []  # (a function that breaks a correct folder, what the reader then says of it)

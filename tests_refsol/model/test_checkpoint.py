@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.loading import load_checkpoint
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.models.checkpoint import Checkpoint
 from tiny_llm_engine.models.config import ModelConfig
 from tiny_llm_engine.models.files import CheckpointError

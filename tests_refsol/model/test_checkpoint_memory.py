@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.machine.installation import installed_backends
 
 MEGABYTE = 2**20
 TENSORS = 20

@@ -16,13 +16,13 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from support.close import assert_close
 from tiny_llm_course.commands import main as command
 from tiny_llm_engine.loading import Loading, load_checkpoint
+from tiny_llm_engine.machine.repo import ROOT
+from tiny_llm_engine.machine.terminal import TerminalSession
 from tiny_llm_engine.models.checkpoint import Checkpoint
 from tiny_llm_engine.models.config import read_config
 from tiny_llm_engine.models.families import FAMILIES
 from tiny_llm_engine.models.files import CheckpointError
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.repo import ROOT
-from tiny_llm_engine.terminal import TerminalSession
 
 family = runpy.run_path(str(ROOT / "tests_refsol" / "model" / "family_cases.py"))
 CASES, Case, DYNAMIC = family["CASES"], family["Case"], family["DYNAMIC"]

@@ -16,8 +16,8 @@ from safetensors.numpy import save_file
 
 from tests_refsol.model.family_cases import CASES, oracle
 from tests_refsol.model.gguf_cases import ARCHITECTURES, write_gguf
-from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.loading import load_checkpoint
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.models.config import Quantization, config_of, read_config
 from tiny_llm_engine.models.files import CheckpointError
 from tiny_llm_engine.models.gguf_tensors import wanted_tensors
@@ -25,7 +25,7 @@ from tiny_llm_engine.models.hub import find_model
 from tiny_llm_engine.models.quantization import WeightQuantizer
 from tiny_llm_engine.models.rope_scaling import RopeScaling
 from tiny_llm_engine.models.weights import stored_weights
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 BACKENDS = installed_backends()
 FAMILIES = ["qwen3-gqa-tied", "qwen2-gqa-tied", "llama2-mha", "llama-biases", "mixtral-gqa"]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.loading import load_checkpoint
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.models.files import CheckpointError
 from tiny_llm_engine.models.safetensors_folder import read_header
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.loading import QUANTIZED_ON_HPU, load_checkpoint
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.models.files import CheckpointError
 from tiny_llm_engine.models.quantization import EMBEDDING, WeightQuantizer
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 BACKENDS = installed_backends()
 HEAD = "lm_head.weight"

@@ -10,8 +10,8 @@ import pytest
 from models.eval.evaluation import exact_answers, generates_exactly
 from models.eval.evaluation_cases import Suite, make_suites, read_material
 from models.eval.questions import read_corpus
+from tiny_llm_engine.machine.repo import MODELS
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.repo import MODELS
 
 # Training, and transformers as a judge, both need torch.
 pytestmark = pytest.mark.port("torch")

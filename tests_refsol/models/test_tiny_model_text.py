@@ -7,8 +7,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from models.eval.questions import read_corpus, read_questions
+from tiny_llm_engine.machine.repo import MODELS
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.repo import MODELS
 
 MODEL, TRAIN = MODELS / "tiny-qwen3", MODELS / "train"
 QUESTIONS = read_corpus(TRAIN)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tiny_llm_engine.repo import SOURCES
-from tiny_llm_engine.user_cache import with_checksum
+from tiny_llm_engine.machine.repo import SOURCES
+from tiny_llm_engine.machine.user_cache import with_checksum
 from tiny_llm_extensions.kernels.native import NativeKernels, attention, between_products, library
 from tiny_llm_extensions.kernels.native import quantized_product as packing
 from tiny_llm_extensions.kernels.native.attention import KeptArray

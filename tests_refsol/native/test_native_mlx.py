@@ -5,7 +5,7 @@ import importlib
 import numpy as np
 import pytest
 
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.kernels.native.kernel import SMALL, available_threads, threads_for
 

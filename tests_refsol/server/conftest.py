@@ -8,9 +8,9 @@ from typing import Any
 import openai
 import pytest
 
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.repo import MODELS
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import MODELS
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network
 from tiny_llm_server.background_server import BackgroundServer

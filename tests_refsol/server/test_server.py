@@ -27,12 +27,12 @@ import pytest
 
 from tiny_llm_course.commands import serve
 from tiny_llm_course.trace.timeline.live import LiveTimeline
-from tiny_llm_engine.backends.installation import installed_backends
 from tiny_llm_engine.loop_state import Piece
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_engine.models.chat_template import ChatTemplate
 from tiny_llm_engine.packed_model import Sampled
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network
 from tiny_llm_ref import SamplingParams

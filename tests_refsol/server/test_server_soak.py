@@ -9,8 +9,8 @@ import pytest
 from tests_refsol.long import harness, server_soak
 from tests_refsol.long.harness import SoakError
 from tests_refsol.long.server_soak import Seen, ServerSoak, Visit
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.solutions.port import Port
 
 PORT = installed_backends()[-1]
 

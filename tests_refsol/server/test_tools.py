@@ -9,10 +9,10 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
-from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_engine.models.chat_template import ChatTemplate
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network
 from tiny_llm_server.background_server import BackgroundServer

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from support.fake_model import ByteTokenizer, FakeModel
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.sampling import WEEK_3
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_ref.serving import Request, SamplingParams, StructuredOutputsParams
 
 # Every parameter with a value that is not its default.

@@ -22,11 +22,11 @@ from tiny_llm_course.trace.demo.view import DemoLines, Pieces, RequestBoard
 from tiny_llm_course.trace.serve import Serving
 from tiny_llm_course.trace.simulation.simulated_model import SimulatedModel
 from tiny_llm_course.trace.workload import LONG, SHORT, RequestSpec
-from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_engine.models.tokenization import StreamDetokenizer
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.repo import ROOT
-from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.solutions.solution import resolve_serving
 
 NAMES = resolve_serving("ref")
 UNCHUNKED, CHUNKED, PAUSING = POLICIES

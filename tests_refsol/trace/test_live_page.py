@@ -10,7 +10,7 @@ from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_course.trace.recorder import Recorder
 from tiny_llm_course.trace.serve import endless_sequence
 from tiny_llm_course.trace.timeline import live
-from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.solutions.solution import resolve_serving
 from tiny_llm_extensions.make_loop import make_loop
 
 BLOCKS, BLOCK, PROMISE = 24, 4, live.PROMISE

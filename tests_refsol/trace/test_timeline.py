@@ -31,10 +31,10 @@ from tiny_llm_course.trace.timeline.comparison import every_size, simulate
 from tiny_llm_course.trace.timeline.words import described, figures, row
 from tiny_llm_course.trace.trace import WHOLE, Trace
 from tiny_llm_course.trace.workload import among_decodes
-from tiny_llm_engine import port as ports
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.repo import BOOK, command_modules
-from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import BOOK, command_modules
+from tiny_llm_engine.solutions import port as ports
+from tiny_llm_engine.solutions.solution import resolve_serving
 
 SERVING = resolve_serving("ref")
 # A second for each token, and nothing else.

@@ -5,8 +5,8 @@ import sys
 
 from rich.console import Console
 
-from tiny_llm_engine.solution import resolve_serving
-from tiny_llm_engine.terminal import INTERRUPTED, command, fail, write_file
+from tiny_llm_engine.machine.terminal import INTERRUPTED, command, fail, write_file
+from tiny_llm_engine.solutions.solution import resolve_serving
 from tiny_llm_extensions.arguments import (
     add_model_arguments,
     add_sampling_arguments,

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-from tiny_llm_engine.backends.installation import installed_backends
-from tiny_llm_engine.repo import BACKENDS, ROOT
-from tiny_llm_engine.terminal import fail
+from tiny_llm_engine.machine.installation import installed_backends
+from tiny_llm_engine.machine.repo import BACKENDS, ROOT
+from tiny_llm_engine.machine.terminal import fail
 from tiny_llm_extensions.arguments import whole_number
 
 from ..address import Day, Task, parse_day, parse_task

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from tiny_llm_engine.solution import resolve_serving
-from tiny_llm_engine.terminal import INTERRUPTED, command, fail
+from tiny_llm_engine.machine.terminal import INTERRUPTED, command, fail
+from tiny_llm_engine.solutions.solution import resolve_serving
 from tiny_llm_extensions.arguments import add_model_arguments, whole_number
 
 from ..address import Day

@@ -9,7 +9,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from tiny_llm_engine.terminal import command
+from tiny_llm_engine.machine.terminal import command
 
 from ..doctor import hpu_checklist
 from ..doctor.checks import CHECKS, Check, run

@@ -3,8 +3,8 @@
 import argparse
 import sys
 
+from tiny_llm_engine.machine.terminal import command, fail
 from tiny_llm_engine.models.smollm2 import GET, NAME, ORIGIN, WHEEL
-from tiny_llm_engine.terminal import command, fail
 
 from ..doctor.get_model import get, megabytes
 

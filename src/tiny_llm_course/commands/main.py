@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tiny_llm_engine.machine.terminal import TerminalSession, command, fail
 from tiny_llm_engine.models.files import CheckpointError
-from tiny_llm_engine.terminal import TerminalSession, command, fail
 from tiny_llm_extensions.arguments import (
     add_model_arguments,
     add_sampling_arguments,
@@ -29,7 +29,7 @@ from ..capabilities import (
 
 if TYPE_CHECKING:
     from tiny_llm_engine.models.tokenization import Tokenizer
-    from tiny_llm_engine.solution_types import SamplingParams
+    from tiny_llm_engine.solutions.solution_types import SamplingParams
     from tiny_llm_extensions.llm import LLM
 
 PROMPT = "What is chunked prefill?"
@@ -42,8 +42,8 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
         ValueError: an option is out of range, the device is absent, or the model's files are unusable.
     """
     from tiny_llm_engine.loading import ENGINES, Loading
-    from tiny_llm_engine.port import Port
-    from tiny_llm_engine.solution import resolve_serving
+    from tiny_llm_engine.solutions.port import Port
+    from tiny_llm_engine.solutions.solution import resolve_serving
     from tiny_llm_extensions.loading import load_network
 
     # Checked at a temperature of 0 too, although nothing is drawn there.

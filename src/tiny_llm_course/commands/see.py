@@ -7,9 +7,9 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution import SOLUTIONS, learners_line
-from tiny_llm_engine.terminal import command, fail
+from tiny_llm_engine.machine.terminal import command, fail
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution import SOLUTIONS, learners_line
 from tiny_llm_extensions.arguments import DEVICES, whole_number
 
 from ..address import Day, parse_day

@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tiny_llm_engine.engine_options import CHUNKED_BUDGET
+from tiny_llm_engine.machine.terminal import FatalError, command, fail
 from tiny_llm_engine.models.weights.random_weights import check_layers
-from tiny_llm_engine.solution import SOLUTIONS, resolve_serving
-from tiny_llm_engine.terminal import FatalError, command, fail
+from tiny_llm_engine.solutions.solution import SOLUTIONS, resolve_serving
 from tiny_llm_extensions.arguments import add_engine_arguments, add_model_arguments, engine_options
 from tiny_llm_extensions.engine_options import check_policy
 from tiny_llm_extensions.job import Job

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from tiny_llm_engine.terminal import command
+from tiny_llm_engine.machine.terminal import command
 
 from ..doctor.setup_torch import install
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from tiny_llm_engine.terminal import command, fail
+from tiny_llm_engine.machine.terminal import command, fail
 from tiny_llm_extensions.arguments import whole_number
 
 from ..address import Day

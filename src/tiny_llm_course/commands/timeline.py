@@ -4,10 +4,10 @@ import argparse
 
 from rich.console import Console
 
-from tiny_llm_engine.repo import BACKENDS
-from tiny_llm_engine.solution import SOLUTIONS, resolve_serving
-from tiny_llm_engine.solution_types import ServingPackage
-from tiny_llm_engine.terminal import command, fail, write_file
+from tiny_llm_engine.machine.repo import BACKENDS
+from tiny_llm_engine.machine.terminal import command, fail, write_file
+from tiny_llm_engine.solutions.solution import SOLUTIONS, resolve_serving
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 from tiny_llm_extensions.arguments import DEVICES, model_argument, output_argument, whole_number
 
 from ..address import Day

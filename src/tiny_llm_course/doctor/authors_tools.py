@@ -2,8 +2,8 @@
 
 import re
 
-from tiny_llm_engine.backends.installation import has_mlx_wheels
-from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.machine.installation import has_mlx_wheels
+from tiny_llm_engine.machine.repo import ROOT
 
 from .setup_torch import version_of
 

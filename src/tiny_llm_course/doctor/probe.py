@@ -35,8 +35,8 @@ def ask(backend: str, **environment: str) -> dict:
 
 def answer(backend: str) -> dict:
     """The port's device and type, its CPU products, MLX's float32 speed on the CPU and torch's view of a Gaudi."""
-    from tiny_llm_engine.backends.blas import preload
-    from tiny_llm_engine.port import Port
+    from tiny_llm_engine.machine.blas import preload
+    from tiny_llm_engine.solutions.port import Port
     from tiny_llm_extensions.profiling import product_choice, quantized_choice
 
     loaded = preload() if backend == "mlx" else None  # before the port imports mlx, which asks for it as well

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from tiny_llm_engine.repo import ROOT
-from tiny_llm_engine.torch_build import CPU_INDEX, Facts, choose, pinned_version
+from tiny_llm_engine.machine.repo import ROOT
+from tiny_llm_engine.machine.torch_build import CPU_INDEX, Facts, choose, pinned_version
 
 # One try of 5 seconds: a machine that cannot reach PyTorch's index should fail quickly.
 IMPATIENT = ("--timeout", "5", "--retries", "0")

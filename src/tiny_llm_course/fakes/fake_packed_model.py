@@ -6,7 +6,7 @@ reads through its block table, and raises an AssertionError if that is not one t
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tiny_llm_engine.solution_types import BlockAllocator, PackedBatch, Sampled
+from tiny_llm_engine.solutions.solution_types import BlockAllocator, PackedBatch, Sampled
 
 from ..trace.simulation.simulated_model import SimulatedClock
 

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tiny_llm_engine.backends.installation import installed_backends
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.models.smollm2 import GET, NAME, smollm2_file
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution import SOLUTIONS, resolve_serving
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution import SOLUTIONS, resolve_serving
 from tiny_llm_extensions.kernels.native import library
 from tiny_llm_extensions.profiling.product_choice import MEASURED, USUAL, VARIABLE
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.repo import BACKENDS, ROOT
-from tiny_llm_engine.solution import SOLUTIONS
-from tiny_llm_engine.terminal import fail
+from tiny_llm_engine.machine.repo import BACKENDS, ROOT
+from tiny_llm_engine.machine.terminal import fail
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution import SOLUTIONS
 from tiny_llm_extensions.arguments import DEVICES
 
 from ..address import Day

@@ -8,7 +8,7 @@ import numpy as np
 from tiny_llm_engine.models.checkpoint import Checkpoint
 from tiny_llm_engine.models.config import ModelConfig
 from tiny_llm_engine.models.weight_shapes import weight_shapes
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from types import FrameType
 
 import pytest
 
-from tiny_llm_engine.repo import SOURCES
-from tiny_llm_engine.solution import SOLUTIONS
+from tiny_llm_engine.machine.repo import SOURCES
+from tiny_llm_engine.solutions.solution import SOLUTIONS
 
 
 class TestTookTooLong(BaseException):

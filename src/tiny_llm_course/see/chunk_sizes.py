@@ -5,8 +5,8 @@ from itertools import groupby
 
 from rich.console import Console
 
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 
 from ..trace.chunk_sweep import WITHOUT_A_FUSED_KERNEL, median, percent, shown, sweep
 from ..trace.serve import Serving

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 
 def in_own_process(measure: Callable[[Port], Any], b: Port) -> Any:

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from tiny_llm_engine.loading import load_checkpoint
+from tiny_llm_engine.machine.repo import MODELS
 from tiny_llm_engine.models.tokenization import Tokenizer
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.repo import MODELS
-from tiny_llm_engine.solution_types import Array
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import Array
 
 MODEL, TRAIN = "tiny-qwen3-moe", MODELS / "train"
 REGISTERS, SENTENCES = 40, 14  # lines of each kind in the text

@@ -6,8 +6,8 @@ from typing import Any
 from tiny_llm_engine.loading import load_checkpoint
 from tiny_llm_engine.models.checkpoint import Checkpoint
 from tiny_llm_engine.models.tokenization import Tokenizer
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import AnswerSequence, ServingPackage
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import AnswerSequence, ServingPackage
 from tiny_llm_engine.step_loop import StepLoop
 
 from ..trace.prompts import rendered

@@ -6,8 +6,8 @@ The model's clock moves one unit per token of a prompt and per decode step, so a
 from rich.console import Console
 from rich.text import Text
 
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 
 from ..trace.chunk_sweep import shown
 from ..trace.simulation.cost_fit import measured_cost

@@ -4,8 +4,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, cast
 
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import AnswerSequence, Array, PackedBatch, Sampled
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import AnswerSequence, Array, PackedBatch, Sampled
 from tiny_llm_extensions.make_loop import make_loop
 from tiny_llm_extensions.runners import packed_runner
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tiny_llm_engine.models.files import Json
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import AnswerSequence, Event
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import AnswerSequence, Event
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.make_loop import make_loop
 from tiny_llm_extensions.parallel.timed_group import take_spans

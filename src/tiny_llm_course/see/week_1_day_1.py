@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 WORDS = ["a", "cat", "saw", "its", "tail"]
 # What each word is: one row a word, one column a kind (article, animal, verb, owner, thing).

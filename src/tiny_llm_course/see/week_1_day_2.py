@@ -3,7 +3,7 @@
 import numpy as np
 from rich.console import Console
 
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 D, POSITIONS = 8, 1024
 ARROWS = "→↗↑↖←↙↓↘"  # one for every eighth of a turn, anticlockwise

@@ -9,7 +9,7 @@ from tiny_llm_engine.models.checkpoint import Checkpoint
 from tiny_llm_engine.models.config import ModelConfig
 from tiny_llm_engine.models.tokenizer import load_tokenizer
 from tiny_llm_engine.models.weights.random_weights import QWEN3_06B
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 from ..trace.prompts import rendered
 from .shared import MODEL, shipped

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 from ..trace.prompts import rendered
 from .shared import MODEL, shipped

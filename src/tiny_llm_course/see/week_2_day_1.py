@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tiny_llm_engine.backends.samples import medians
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 from .shared import MODEL, shipped
 

@@ -13,7 +13,7 @@ from tiny_llm_engine.backends.samples import medians
 from tiny_llm_engine.loading import load_checkpoint
 from tiny_llm_engine.models.quantization import GROUP_SIZES, WeightQuantizer
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 from ..trace.prompts import rendered
 from .shared import MODEL

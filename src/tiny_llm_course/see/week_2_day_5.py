@@ -4,7 +4,7 @@ import numpy as np
 from rich.console import Console
 
 from tiny_llm_engine.backends.samples import medians
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 VISIBLE, HIDDEN, NO_NUMBER = "██", " ·", " ?"
 ROUNDS = {128: 31, 512: 15, 2048: 7}  # by length; short runs are cheap, and noisy

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 
 from ..trace.prompts import rendered
 from ..trace.serve import CountedModel

@@ -5,7 +5,7 @@ A screen runs the learner's own scheduler, and no code of a later sitting.
 
 from rich.console import Console
 
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 from . import chunk_sizes, stalls_drawn, who_goes_first
 from .chunk_costs import MEASURED as OF_MEMORY

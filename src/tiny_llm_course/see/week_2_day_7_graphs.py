@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 from ..grading.small_models import random_checkpoint, small_model
 

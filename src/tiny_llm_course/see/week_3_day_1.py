@@ -9,8 +9,8 @@ from rich.text import Text
 
 from tiny_llm_engine.backends.samples import medians
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import BlockTable
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import BlockTable
 
 from ..trace.tables import figures_table
 from .shared import MODEL, shipped

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from rich.console import Console
 
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import Array
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import Array
 
 from ..grading.pages import Pages, decode64, random_pages
 

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import AnswerSequence, Event, ServingPackage
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import AnswerSequence, Event, ServingPackage
 from tiny_llm_extensions.make_loop import make_loop
 
 from ..fakes.fake_packed_model import FakePackedModel

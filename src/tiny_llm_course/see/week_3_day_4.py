@@ -15,8 +15,8 @@ from rich.console import Console
 from tiny_llm_engine.models.tokenizer import load_tokenizer
 from tiny_llm_engine.packed_model import inputs_of
 from tiny_llm_engine.packed_runner import PaddingWaste
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import (
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import (
     AnswerSequence,
     Buckets,
     Event,

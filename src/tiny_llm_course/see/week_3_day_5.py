@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 from tiny_llm_extensions.loading import load_network
 from tiny_llm_extensions.profiling.step_timer import StepTimer, fit_line
 

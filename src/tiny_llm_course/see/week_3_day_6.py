@@ -14,8 +14,8 @@ from rich.text import Text
 
 from tiny_llm_engine.models.files import Json
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import RequestStream, ServingPackage
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import RequestStream, ServingPackage
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_server.background_server import BackgroundServer
 from tiny_llm_server.server import ServerOptions, create_app

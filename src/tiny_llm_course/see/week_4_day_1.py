@@ -15,8 +15,8 @@ from rich.table import Table
 
 from tiny_llm_engine.backends.samples import medians
 from tiny_llm_engine.models.files import Json
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import Array
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import Array
 from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.kernels.native.kernel import available_threads, of_numpy, packed_shape
 from tiny_llm_extensions.kernels.native.read_memory import read_memory

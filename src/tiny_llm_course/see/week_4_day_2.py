@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from tiny_llm_engine.backends.samples import medians
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import Array
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import Array
 
 from ..trace.tables import figures_table
 from .routed_text import KINDS, RoutedText, routed_text

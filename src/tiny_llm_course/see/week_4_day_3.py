@@ -13,8 +13,8 @@ from rich.text import Text
 
 from tiny_llm_engine.models.tokenization import Tokenizer
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import AnswerSequence
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import AnswerSequence
 from tiny_llm_engine.step_loop import StepLoop
 from tiny_llm_extensions.drafts.proposals import Proposals
 from tiny_llm_extensions.make_loop import make_loop

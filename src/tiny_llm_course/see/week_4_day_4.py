@@ -11,8 +11,8 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 
 from ..trace.pipeline.gantt import show_rows
 from ..trace.simulation.virtual_device import VirtualDevice, WorkSpan, served_on_device

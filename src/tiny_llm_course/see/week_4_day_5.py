@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.cold_blocks.block_folder import BlockFolder
 from tiny_llm_extensions.cold_blocks.cold_store import ColdStore
 from tiny_llm_extensions.cold_blocks.moves import BlockCosts

@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 
 from ..trace.simulation.step_cost import AdditiveCost, Line
 from ..trace.tables import figures_table

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from tiny_llm_engine.models.files import Json
-from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 
 from .serve import Serving, serve
 from .trace import WHOLE, Trace, percentile

@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from tiny_llm_engine.solution_types import Event
+from tiny_llm_engine.solutions.solution_types import Event
 
 from .text import one_line
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tiny_llm_engine.machine import processor_name
-from tiny_llm_engine.repo import ROOT
+from tiny_llm_engine.machine.ram import processor_name
+from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_extensions.arguments import output_argument
 
 RESULTS = ROOT / "benchmark_results"

@@ -5,7 +5,7 @@ from typing import Any
 
 from tiny_llm_engine.events import number_of
 from tiny_llm_engine.models.files import Json
-from tiny_llm_engine.solution_types import AnswerSequence, Event, Part, Request
+from tiny_llm_engine.solutions.solution_types import AnswerSequence, Event, Part, Request
 
 from .trace import WHOLE, Lane, Span, Trace, stalls
 

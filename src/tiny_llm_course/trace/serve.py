@@ -7,7 +7,13 @@ from functools import partial
 from typing import Any
 
 from tiny_llm_engine.models.files import Json
-from tiny_llm_engine.solution_types import AnswerSequence, Event, Request, ServingModel, ServingPackage
+from tiny_llm_engine.solutions.solution_types import (
+    AnswerSequence,
+    Event,
+    Request,
+    ServingModel,
+    ServingPackage,
+)
 
 from .recorder import Recorder
 from .trace import WHOLE, Trace

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import blas
+from ..machine import blas
 from .samples import seconds_of
 
 blas.preload()  # before mlx: on Linux its wheel would otherwise bind the slow reference BLAS

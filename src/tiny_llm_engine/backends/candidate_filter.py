@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import Backend
-from ..solution_types import Array
+from ..solutions.backend import Backend
+from ..solutions.solution_types import Array
 
 CANDIDATES = 1024  # tokens; most texts are drawn from far fewer
 

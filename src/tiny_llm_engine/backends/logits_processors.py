@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..backend import Backend
-from ..solution_types import AnswerSequence, Array
+from ..solutions.backend import Backend
+from ..solutions.solution_types import AnswerSequence, Array
 
 
 class LogitsProcessors:

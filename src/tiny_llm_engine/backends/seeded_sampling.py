@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import Backend
-from ..solution_types import AnswerSequence, Array, SamplingParams
+from ..solutions.backend import Backend
+from ..solutions.solution_types import AnswerSequence, Array, SamplingParams
 from .candidate_filter import CandidateFilter
 from .logits_processors import LogitsProcessors
 

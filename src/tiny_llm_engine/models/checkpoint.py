@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..solution_types import Array
+from ..solutions.solution_types import Array
 from .config import ModelConfig
 from .files import CheckpointError, shown
 

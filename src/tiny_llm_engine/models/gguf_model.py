@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..solution_types import Array
+from ..solutions.solution_types import Array
 from .config import ModelConfig
 from .files import CheckpointError
 from .gguf_config import gguf_config, quantization_of, stays_quantized

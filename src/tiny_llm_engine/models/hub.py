@@ -6,7 +6,7 @@ from pathlib import Path
 
 import huggingface_hub  # loads its parts at their first use, so a shipped model does not pay for them
 
-from ..repo import MODELS
+from ..machine.repo import MODELS
 from .files import CheckpointError, shown
 from .model_files import ModelFiles, ModelFolder
 from .safetensors_folder import weight_files

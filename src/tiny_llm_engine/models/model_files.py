@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from safetensors import SafetensorError
 
-from ..solution_types import Array
+from ..solutions.solution_types import Array
 from .config import ModelConfig, read_config
 from .safetensors_folder import TensorInfo, read_headers, refused
 from .tokenization import Tokenizer, folder_tokenizer

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..solution_types import Array
+from ..solutions.solution_types import Array
 from .checkpoint import Checkpoint
 from .config import ModelConfig
 from .quantization import EMBEDDING, WeightQuantizer

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..solution_types import Array
+from ..solutions.solution_types import Array
 from .expert_names import is_router
 
 if TYPE_CHECKING:  # the options of every command read the names below, and `--help` needs no NumPy

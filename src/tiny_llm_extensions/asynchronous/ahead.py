@@ -6,7 +6,7 @@ from functools import partial
 from tiny_llm_engine.packed_model import PackedBatch
 from tiny_llm_engine.request_life import SequenceState
 from tiny_llm_engine.scheduled import Scheduled
-from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 from tiny_llm_engine.step_loop import StepLoop
 
 from ..parallel.pipeline import Pipeline

@@ -10,7 +10,7 @@ from typing import Any
 from tiny_llm_engine.backends.seeded_sampling import PendingDraws
 from tiny_llm_engine.packed_model import PackedInputs
 from tiny_llm_engine.packed_runner import Forward, PackedRunner
-from tiny_llm_engine.solution_types import Array, PackedBatch, Sampled
+from tiny_llm_engine.solutions.solution_types import Array, PackedBatch, Sampled
 
 Drawn = tuple[PendingDraws, PendingDraws | None] | None  # tokens and prompts; None if no row is sampled
 

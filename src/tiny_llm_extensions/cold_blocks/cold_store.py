@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tiny_llm_engine.machine import free_ram
+from tiny_llm_engine.machine.ram import free_ram
 from tiny_llm_engine.models.hub import model_path
 from tiny_llm_engine.packed_runner import PackedRunner
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import Event, ServingPackage
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import Event, ServingPackage
 
 from ..engine_options import EngineOptions
 from ..given import given_of

@@ -9,7 +9,7 @@ from tiny_llm_engine.admission import ServingState
 from tiny_llm_engine.packed_model import PackedBatch
 from tiny_llm_engine.request_life import SequenceState
 from tiny_llm_engine.scheduled import Scheduled
-from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 
 from .moves import FOLDER, GONE, BlockCosts, BlockReader, Choose, Move
 

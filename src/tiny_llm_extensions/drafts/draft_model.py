@@ -7,7 +7,7 @@ from typing import Any
 
 from tiny_llm_engine.packed_runner import PackedRunner
 from tiny_llm_engine.scheduled import Scheduled
-from tiny_llm_engine.solution_types import AnswerSequence, ServingPackage
+from tiny_llm_engine.solutions.solution_types import AnswerSequence, ServingPackage
 
 from .drafted import SupposedAnswer
 

@@ -5,7 +5,7 @@ from itertools import islice
 
 from tiny_llm_engine.packed_model import PackedBatch, Sampled
 from tiny_llm_engine.scheduled import Scheduled
-from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 from tiny_llm_engine.step_loop import StepLoop
 
 from .drafted import Drafted, drafts_of, has_drafts, sampled_requests

@@ -6,7 +6,7 @@ from functools import partial
 
 from tiny_llm_engine.backends.samples import interleave
 from tiny_llm_engine.packed_runner import PackedRunner
-from tiny_llm_engine.solution_types import PackedBatch, ServingPackage
+from tiny_llm_engine.solutions.solution_types import PackedBatch, ServingPackage
 
 from ..graphs.pad_batch import pad_batch
 

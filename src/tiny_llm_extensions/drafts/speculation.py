@@ -6,8 +6,8 @@ from typing import Any
 
 from tiny_llm_engine.engine_options import EngineLimits
 from tiny_llm_engine.packed_runner import PackedRunner
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import Network, ServingPackage
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import Network, ServingPackage
 from tiny_llm_extensions.drafts.speculative_config import SpeculativeConfig
 
 from ..engine_options import EngineOptions

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tiny_llm_engine.models.tokenization import Tokenizer
-from tiny_llm_engine.solution_types import AnswerSequence, StructuredOutputsParams
+from tiny_llm_engine.solutions.solution_types import AnswerSequence, StructuredOutputsParams
 
 from .grammar_errors import in_plain_words
 from .schema_formats import without_remarks

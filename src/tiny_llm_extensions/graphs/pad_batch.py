@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tiny_llm_engine.solution_types import PackedBatch, ServingPackage
+from tiny_llm_engine.solutions.solution_types import PackedBatch, ServingPackage
 
 
 def pad_batch(

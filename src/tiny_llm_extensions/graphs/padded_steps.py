@@ -5,7 +5,7 @@ from typing import Any
 
 from tiny_llm_engine.packed_model import PackedInputs
 from tiny_llm_engine.packed_runner import PackedRunner
-from tiny_llm_engine.solution_types import Array, Bucket, Buckets, PackedBatch
+from tiny_llm_engine.solutions.solution_types import Array, Bucket, Buckets, PackedBatch
 
 Progress = Callable[[int, int], object]
 

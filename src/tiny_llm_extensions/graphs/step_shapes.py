@@ -5,11 +5,11 @@ from typing import Any
 
 from tiny_llm_engine.arrays.windows import inner_layer
 from tiny_llm_engine.engine_options import EngineLimits
+from tiny_llm_engine.machine.progress_bar import warm_up_bar
+from tiny_llm_engine.machine.user_cache import user_cache
 from tiny_llm_engine.packed_runner import PackedRunner
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.progress_bar import warm_up_bar
-from tiny_llm_engine.solution_types import Bucket, Buckets, Network, PackedBatch, ServingPackage
-from tiny_llm_engine.user_cache import user_cache
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import Bucket, Buckets, Network, PackedBatch, ServingPackage
 
 from ..engine_options import EngineOptions
 from ..given import given_of

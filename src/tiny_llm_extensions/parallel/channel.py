@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from tiny_llm_engine.solution_types import Bucket, PackedBatch, ServingPackage
+from tiny_llm_engine.solutions.solution_types import Bucket, PackedBatch, ServingPackage
 
 # What a model computes from; how tokens are drawn concerns rank 0 alone.
 FIELDS = ("token_ids", "positions", "slots", "query_start", "context_lens", "block_tables", "sample_rows")

@@ -5,8 +5,8 @@ from typing import Any
 
 from tiny_llm_engine.loading import mlp_options
 from tiny_llm_engine.models.weights.rank_parts import Part, RankPart, StagePart
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 
 from .groups import Group
 

@@ -11,8 +11,8 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from tiny_llm_engine.packed_runner import PackedRunner
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import Network
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import Network
 
 from ..engine_options import limits_of
 from ..given import given_of

@@ -4,7 +4,7 @@ import time
 from statistics import median
 from typing import Any
 
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 from .groups import Group
 

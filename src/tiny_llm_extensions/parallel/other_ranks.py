@@ -4,9 +4,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from tiny_llm_engine.machine.terminal import FatalError
 from tiny_llm_engine.packed_runner import PackedRunner
-from tiny_llm_engine.solution_types import Array, Bucket, PackedBatch
-from tiny_llm_engine.terminal import FatalError
+from tiny_llm_engine.solutions.solution_types import Array, Bucket, PackedBatch
 
 
 class RankError(FatalError):

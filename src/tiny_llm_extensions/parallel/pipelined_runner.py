@@ -6,7 +6,7 @@ from typing import Any
 
 from tiny_llm_engine.packed_model import PackedInputs
 from tiny_llm_engine.packed_runner import Forward, PackedRunner
-from tiny_llm_engine.solution_types import Array, Bucket, PackedBatch, Sampled
+from tiny_llm_engine.solutions.solution_types import Array, Bucket, PackedBatch, Sampled
 
 from .other_ranks import OtherRanks, RankError, finish_together
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from queue import Empty, Queue
 from typing import Any
 
-from tiny_llm_engine.solution_types import Bucket, PackedBatch
+from tiny_llm_engine.solutions.solution_types import Bucket, PackedBatch
 
 from .channel import Channel, step_message
 from .other_ranks import OtherRanks, RankError

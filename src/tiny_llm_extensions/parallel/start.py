@@ -4,7 +4,7 @@ import os
 import sys
 from contextlib import ExitStack
 
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 from ..given import given_of
 from ..job import Job

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tiny_llm_engine.backend import Backend
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import Array
+from tiny_llm_engine.solutions.backend import Backend
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import Array
 
 KEPT = 4096  # micro-batches
 

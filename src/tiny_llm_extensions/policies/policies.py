@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tiny_llm_engine.request_life import SequenceState
 from tiny_llm_engine.scheduled import Scheduled
-from tiny_llm_engine.solution_types import HybridScheduler
+from tiny_llm_engine.solutions.solution_types import HybridScheduler
 
 
 class Policy(ABC):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tiny_llm_engine.admission import ServingState
-from tiny_llm_engine.chunk_sizes import Chunker
+from tiny_llm_engine.chunked_prefill.chunk_sizes import Chunker
 from tiny_llm_engine.events import Event
 from tiny_llm_engine.packed_model import PackedBatch
 from tiny_llm_engine.sampling import SamplingParams

@@ -7,7 +7,7 @@ import math
 from typing import TypeAlias
 
 from tiny_llm_engine.scheduled import Scheduled
-from tiny_llm_engine.solution_types import AnswerSequence, ServingPackage
+from tiny_llm_engine.solutions.solution_types import AnswerSequence, ServingPackage
 
 SlackScheduler: TypeAlias = "ServingPackage.SlackScheduler"
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from tiny_llm_engine.backends.samples import medians
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 from ..given import given_of
 from .product_choice import ROUNDS, USUAL, Seconds, kept_seconds, wanted_here

@@ -2,8 +2,8 @@
 
 from tiny_llm_engine.engine_options import EngineLimits
 from tiny_llm_engine.packed_runner import PackedRunner
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import Array, Network, PackedBatch, ServingPackage, StepProfile
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import Array, Network, PackedBatch, ServingPackage, StepProfile
 
 from ..engine_options import EngineOptions
 from ..graphs.pad_batch import pad_batch

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from tiny_llm_engine.backend import Backend
-from tiny_llm_engine.machine import free_ram
+from tiny_llm_engine.machine.ram import free_ram
 from tiny_llm_engine.models.layer_weights import ModelShape
+from tiny_llm_engine.solutions.backend import Backend
 
 # On a CPU the pool shares RAM with the weights, the activations and other programs: it takes a quarter of the free RAM.
 CPU_SHARE = 0.25

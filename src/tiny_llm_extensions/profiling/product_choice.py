@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from tiny_llm_engine.backends.samples import medians
-from tiny_llm_engine.machine import load_per_core, processor_name
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution_types import Network
-from tiny_llm_engine.user_cache import user_cache
+from tiny_llm_engine.machine.ram import load_per_core, processor_name
+from tiny_llm_engine.machine.user_cache import user_cache
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution_types import Network
 
 from ..given import given_of
 

@@ -7,7 +7,7 @@ kept as that of `product_choice` is.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tiny_llm_engine.port import Port
+from tiny_llm_engine.solutions.port import Port
 
 from ..given import given_of
 from .product_choice import (

@@ -8,7 +8,7 @@ import numpy as np
 
 from tiny_llm_engine.backends.samples import seconds_of
 from tiny_llm_engine.packed_runner import PackedRunner
-from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 
 from ..graphs.pad_batch import pad_batch
 

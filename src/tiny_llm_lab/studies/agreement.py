@@ -15,9 +15,9 @@ from tiny_llm_course.trace.simulation.cost_fit import fit_steps
 from tiny_llm_course.trace.simulation.simulator import Simulation
 from tiny_llm_course.trace.text import counted
 from tiny_llm_course.trace.workload import RequestSpec
-from tiny_llm_engine.port import Port
-from tiny_llm_engine.solution import resolve_serving
-from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution import resolve_serving
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 from tiny_llm_extensions.loading import load_network
 
 from ..latency_recorder import Latencies, LatencyRecorder

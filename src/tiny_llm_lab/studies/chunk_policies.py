@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 
 from .served import LATENCIES, StudyPlan, latencies_of_seeds, medians, options_of, runs_of
 from .study import Study

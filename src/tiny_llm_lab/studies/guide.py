@@ -4,7 +4,7 @@ from typing import Any
 
 from tiny_llm_course.trace.text import counted
 from tiny_llm_course.trace.workload import SHORT, RequestSpec
-from tiny_llm_engine.solution_types import Event
+from tiny_llm_engine.solutions.solution_types import Event
 
 from ..latency_recorder import LatencyRecorder
 from .hardware import HARDWARE

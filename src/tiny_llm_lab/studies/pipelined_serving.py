@@ -7,7 +7,7 @@ from tiny_llm_course.trace.simulation.simulated_model import SimulatedPackedMode
 from tiny_llm_course.trace.simulation.simulator import Simulation
 from tiny_llm_course.trace.simulation.step_cost import StepWork
 from tiny_llm_course.trace.workload import RequestSpec
-from tiny_llm_engine.solution_types import Sampled, ServingPackage
+from tiny_llm_engine.solutions.solution_types import Sampled, ServingPackage
 
 from .hardware import BLOCK
 

@@ -8,7 +8,7 @@ from typing import Any
 from tiny_llm_course.trace.pipeline.simulated_pipeline import SimulatedPipeline
 from tiny_llm_course.trace.simulation.simulator import Simulation
 from tiny_llm_course.trace.text import counted
-from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 
 from ..latency_recorder import Latencies, LatencyRecorder
 from ..traffic import TRACES, traffic

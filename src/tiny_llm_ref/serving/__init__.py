@@ -2,9 +2,9 @@
 
 from tiny_llm_engine.admission import FifoQueue, RequestQueue
 from tiny_llm_engine.answer_text import AnswerText, StopStrings
-from tiny_llm_engine.chunk_sizes import LoadChunker
+from tiny_llm_engine.chunked_prefill.chunk_sizes import LoadChunker
+from tiny_llm_engine.chunked_prefill.serving_model import BatchCache, KvCache, ServingModel
 from tiny_llm_engine.events import Event, Part
-from tiny_llm_engine.later import imported_later
 from tiny_llm_engine.loop_state import NotServing, Piece, QueueFull
 from tiny_llm_engine.packed_model import (
     Bucket,
@@ -19,7 +19,7 @@ from tiny_llm_engine.packed_model import (
 from tiny_llm_engine.request_life import Completion, model_call
 from tiny_llm_engine.sampling import SamplingParams, plain_ids
 from tiny_llm_engine.scheduled import Scheduled
-from tiny_llm_engine.serving_model import BatchCache, KvCache, ServingModel
+from tiny_llm_engine.solutions.later import imported_later
 from tiny_llm_engine.structured_outputs import StructuredOutputsParams
 
 from .batching.hybrid_scheduler import HybridScheduler

@@ -6,7 +6,7 @@ from tiny_llm_engine.arrays.torch import kv_pools
 from tiny_llm_engine.arrays.torch.kv_pools import TinyKvPagedPool
 from tiny_llm_engine.arrays.torch.masks import length_mask
 from tiny_llm_engine.arrays.torch.paged_kv_cache import TinyKvPagedCache
-from tiny_llm_engine.later import imported_later
+from tiny_llm_engine.solutions.later import imported_later
 
 from .attention import (
     SimpleMultiHeadAttention,

@@ -8,7 +8,7 @@ from functools import partial
 from tiny_llm_engine.loop_state import Piece
 from tiny_llm_engine.models.files import Json
 from tiny_llm_engine.models.tokenization import Tokenizer
-from tiny_llm_engine.solution_types import Sampled
+from tiny_llm_engine.solutions.solution_types import Sampled
 
 from .formats import AnswerFormat, Columns, columns
 from .service_contract import AnswerState

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tiny_llm_engine.terminal import FatalError
+from tiny_llm_engine.machine.terminal import FatalError
 
 from .live_page import LiveFeed
 from .server_log import CONFIG

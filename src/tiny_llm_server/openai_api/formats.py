@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tiny_llm_engine.models.files import Json
 from tiny_llm_engine.models.tokenization import Tokenizer
-from tiny_llm_engine.solution_types import Piece, Sampled
+from tiny_llm_engine.solutions.solution_types import Piece, Sampled
 
 from .answer_parts import AnswerDelta, AnswerReader
 from .http_responses import DONE, event

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tiny_llm_engine.models.files import Json
-from tiny_llm_engine.solution_types import Piece, SamplingParams
+from tiny_llm_engine.solutions.solution_types import Piece, SamplingParams
 
 from . import answer_schemas, schemas
 from .answer_parts import AnswerReader

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 
 from tiny_llm_engine.llm_engine import LLMEngine
 from tiny_llm_engine.models.files import Json
-from tiny_llm_engine.solution_types import Event
+from tiny_llm_engine.solutions.solution_types import Event
 
 from . import schemas
 from .errors import ERRORS, WRONG, ApiError

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily
 
 from tiny_llm_engine.events import RequestTimes
 from tiny_llm_engine.llm_engine import LLMEngine
-from tiny_llm_engine.solution_types import Event
+from tiny_llm_engine.solutions.solution_types import Event
 
 from .service_contract import AnswerState
 

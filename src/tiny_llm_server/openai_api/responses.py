@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from tiny_llm_engine.models.files import Json
 from tiny_llm_engine.models.tokenization import Tokenizer
-from tiny_llm_engine.solution_types import Piece
+from tiny_llm_engine.solutions.solution_types import Piece
 
 from .answer_parts import AnswerDelta, AnswerReader
 from .formats import AnswerFormat

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tiny_llm_engine.llm_engine import LLMEngine
+from tiny_llm_engine.machine.terminal import FatalError
 from tiny_llm_engine.models.tokenization import LONG_TEXT
-from tiny_llm_engine.solution import resolve_serving
-from tiny_llm_engine.solution_types import Event, RequestStream, SamplingParams
-from tiny_llm_engine.terminal import FatalError
+from tiny_llm_engine.solutions.solution import resolve_serving
+from tiny_llm_engine.solutions.solution_types import Event, RequestStream, SamplingParams
 from tiny_llm_extensions.grammars.grammar import CompiledGrammar
 from tiny_llm_extensions.llm import LLM
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tiny_llm_engine.models.tokenization import Tokenizer
-from tiny_llm_engine.solution_types import Piece, Sampled, SamplingParams, ServingPackage
+from tiny_llm_engine.solutions.solution_types import Piece, Sampled, SamplingParams, ServingPackage
 
 from .server_options import ServerOptions
 from .text_work import TextWork

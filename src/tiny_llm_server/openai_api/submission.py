@@ -8,7 +8,7 @@ from fastapi import Request
 
 from tiny_llm_engine.models.chat_template import ChatTemplateError
 from tiny_llm_engine.models.files import Json
-from tiny_llm_engine.solution_types import SamplingParams, ServingPackage, StructuredOutputsParams
+from tiny_llm_engine.solutions.solution_types import SamplingParams, ServingPackage, StructuredOutputsParams
 
 from .errors import ApiError, not_serving
 from .finite_schema import finite

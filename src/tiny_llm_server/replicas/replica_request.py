@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tiny_llm_engine.solution_types import Piece, Sampled
+from tiny_llm_engine.solutions.solution_types import Piece, Sampled
 
 from ..openai_api.errors import ApiError
 from ..openai_api.service_contract import ServiceRequest

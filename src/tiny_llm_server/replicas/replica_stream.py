@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tiny_llm_engine.solution_types import Piece, Sampled, SamplingParams
+from tiny_llm_engine.solutions.solution_types import Piece, Sampled, SamplingParams
 
 from ..openai_api.errors import ApiError, unavailable
 from ..openai_api.service_contract import ServiceRequest

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from weakref import WeakSet
 
 from tiny_llm_engine.models.tokenization import Tokenizer
-from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.solutions.solution import resolve_serving
 
 from ..openai_api.errors import ApiError, not_serving, unavailable
 from ..openai_api.server_options import ServerOptions

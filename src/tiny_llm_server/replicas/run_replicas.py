@@ -11,7 +11,7 @@ from types import FrameType
 import ray
 from ray import serve
 
-from tiny_llm_engine.terminal import FatalError
+from tiny_llm_engine.machine.terminal import FatalError
 
 from .deployments import APP, HTTP, QUIET
 from .replica_options import not_started, one_line

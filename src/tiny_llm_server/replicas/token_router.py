@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
-from tiny_llm_engine.solution import resolve_serving
+from tiny_llm_engine.solutions.solution import resolve_serving
 
 from ..openai_api.service_contract import ServiceRequest
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from statistics import median_low
 
-from tiny_llm_engine.chunk_sizes import SIZES, check_sizes, largest_size
+from tiny_llm_engine.chunked_prefill.chunk_sizes import SIZES, check_sizes, largest_size
 
 # Chunks kept per size: their median ignores one outlier, and follows a change after two chunks.
 RECENT = 3

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from tiny_llm_engine.chunked_prefill.serving_model import BatchCache, ServingModel
 from tiny_llm_engine.events import Event, Listener, Part
 from tiny_llm_engine.request_life import model_call
-from tiny_llm_engine.serving_model import BatchCache, ServingModel
 
 from .request import Request
 

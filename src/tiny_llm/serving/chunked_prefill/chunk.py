@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiny_llm_engine.chunk_sizes import SIZES, Chunker, check_sizes, largest_size
+from tiny_llm_engine.chunked_prefill.chunk_sizes import SIZES, Chunker, check_sizes, largest_size
 
 
 @dataclass(frozen=True)

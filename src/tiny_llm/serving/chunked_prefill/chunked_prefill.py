@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tiny_llm_engine.chunked_prefill.serving_model import ServingModel
 from tiny_llm_engine.events import Listener
 from tiny_llm_engine.request_life import Completion
-from tiny_llm_engine.serving_model import ServingModel
 from tiny_llm_engine.tokenizer import Tokenizer
 
 from .chunked_prefill_scheduler import ChunkedPrefillScheduler

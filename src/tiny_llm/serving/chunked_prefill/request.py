@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from tiny_llm_engine.prompt_request import PromptRequest
+from tiny_llm_engine.chunked_prefill.prompt_request import PromptRequest
+from tiny_llm_engine.chunked_prefill.serving_model import KvCache, ServingModel
 from tiny_llm_engine.request_life import model_call
 from tiny_llm_engine.sampling import SamplingParams
-from tiny_llm_engine.serving_model import KvCache, ServingModel
 from tiny_llm_engine.tokenizer import Tokenizer
 
 from .chunk import next_chunk

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from tiny_llm_engine.llm_engine import LLMEngine
-from tiny_llm_engine.solution_types import AnswerSequence, Event, Request, SamplingParams
-from tiny_llm_engine.terminal import interrupts_kept
+from tiny_llm_engine.machine.terminal import interrupts_kept
+from tiny_llm_engine.solutions.solution_types import AnswerSequence, Event, Request, SamplingParams
 
 from ..prompts import rendered
 from ..recorder import Recorder, number_of

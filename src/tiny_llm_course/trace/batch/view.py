@@ -7,7 +7,7 @@ from rich.console import Console, Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from tiny_llm_engine.solution_types import AnswerSequence, Event, Request
+from tiny_llm_engine.solutions.solution_types import AnswerSequence, Event, Request
 
 from ..live import LineView, Tail, board_table
 from ..recorder import number_of

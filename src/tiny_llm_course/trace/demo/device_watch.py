@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiny_llm_engine.backend import Backend
-from tiny_llm_engine.solution_types import Event
+from tiny_llm_engine.solutions.backend import Backend
+from tiny_llm_engine.solutions.solution_types import Event
 
 STATM = Path("/proc/self/statm")  # Linux alone has it
 TOOLS = {"cuda": "nvidia-smi", "hpu": "hl-smi"}  # what shows the state of a device from outside

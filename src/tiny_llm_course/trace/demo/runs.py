@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
 
-from tiny_llm_engine.solution_types import Request
+from tiny_llm_engine.solutions.solution_types import Request
 
 from ..chunk_sweep import known
 from ..serve import Listener, Service, Serving

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from tiny_llm_engine.solution_types import Event
-from tiny_llm_engine.terminal import interrupts_kept
+from tiny_llm_engine.machine.terminal import interrupts_kept
+from tiny_llm_engine.solutions.solution_types import Event
 
 from .device_watch import DeviceWatch, resident_bytes
 from .runs import POLICIES, Demo, DemoPolicy, PolicyRun

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from tiny_llm_engine.solution_types import Event
+from tiny_llm_engine.solutions.solution_types import Event
 
 from ..serve import Listener
 from .runs import Demo, DemoPolicy, PolicyRun

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tiny_llm_engine.solution_types import Event, Request
+from tiny_llm_engine.solutions.solution_types import Event, Request
 
 from ..live import LineView, LiveTable, Tail, board_table
 from ..text import counted, one_line, shortened

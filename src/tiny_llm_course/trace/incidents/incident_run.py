@@ -6,7 +6,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tiny_llm_engine.events import TokenTimes
-from tiny_llm_engine.solution_types import AnswerSequence, BlockAllocator, Event, PackedModel, ServingPackage
+from tiny_llm_engine.solutions.solution_types import (
+    AnswerSequence,
+    BlockAllocator,
+    Event,
+    PackedModel,
+    ServingPackage,
+)
 from tiny_llm_engine.step_loop import StepLoop
 from tiny_llm_extensions.make_loop import make_loop
 

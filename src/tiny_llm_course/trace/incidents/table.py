@@ -5,7 +5,7 @@ from functools import cache
 
 from rich.table import Table
 
-from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 
 from .corpus import CORPUS
 from .incident import Incident

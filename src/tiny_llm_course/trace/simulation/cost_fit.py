@@ -10,8 +10,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tiny_llm_engine.machine.repo import BOOK
 from tiny_llm_engine.models.files import Json
-from tiny_llm_engine.repo import BOOK
 
 from ..provenance import is_sealed
 from ..trace import Span, Trace

@@ -6,7 +6,7 @@ so give each request its length as `max_tokens`.
 
 from collections.abc import Callable, Sequence
 
-from tiny_llm_engine.solution_types import BatchCache, KvCache, PackedBatch, Sampled, SamplingParams
+from tiny_llm_engine.solutions.solution_types import BatchCache, KvCache, PackedBatch, Sampled, SamplingParams
 
 from .step_cost import INCIDENTS, UNITS, StepCost, StepWork
 

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from tiny_llm_engine.solution_types import AnswerSequence, Event, ServingPackage
+from tiny_llm_engine.solutions.solution_types import AnswerSequence, Event, ServingPackage
 from tiny_llm_extensions.make_loop import make_loop
 
 from ..serve import endless_sequence

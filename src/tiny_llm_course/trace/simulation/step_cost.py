@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from tiny_llm_engine.solution_types import PackedBatch, Part
+from tiny_llm_engine.solutions.solution_types import PackedBatch, Part
 
 
 def pairs(tokens: int, offset: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tiny_llm_engine.solution_types import PackedBatch, Sampled, ServingPackage
+from tiny_llm_engine.solutions.solution_types import PackedBatch, Sampled, ServingPackage
 from tiny_llm_extensions.make_loop import make_loop
 
 from ..serve import endless_sequence

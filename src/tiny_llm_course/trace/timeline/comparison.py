@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from tiny_llm_engine.models.files import Json
-from tiny_llm_engine.solution_types import ServingPackage
+from tiny_llm_engine.solutions.solution_types import ServingPackage
 
 from ..serve import Serving, serve
 from ..simulation.cost_fit import fit_traces, measured_cost

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tiny_llm_engine.models.files import Json
-from tiny_llm_engine.solution_types import Event, Part
+from tiny_llm_engine.solutions.solution_types import Event, Part
 
 from ..template import render
 

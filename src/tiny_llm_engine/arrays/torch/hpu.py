@@ -28,7 +28,7 @@ from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from ...user_cache import user_cache
+from ...machine.user_cache import user_cache
 
 
 def keep_recipes() -> None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...backend import Backend
-from ...solution_types import Array, Shard
+from ...solutions.backend import Backend
+from ...solutions.solution_types import Array, Shard
 from ..config import ModelConfig
 from ..model_files import ModelFiles
 from ..quantized_tensors import parts

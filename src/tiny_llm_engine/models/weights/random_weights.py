@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...backend import Backend
-from ...repo import MODELS
+from ...machine.repo import MODELS
+from ...solutions.backend import Backend
 from ..config import ModelConfig, read_config
 from ..quantization import WeightQuantizer
 from ..tokenization import StreamDetokenizer

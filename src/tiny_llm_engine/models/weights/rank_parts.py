@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...solution_types import ServingPackage, Shard
+from ...solutions.solution_types import ServingPackage, Shard
 from ..config import ModelConfig
 from ..expert_names import place_of
 from ..mixture import Mixture

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...backend import Backend
-from ...machine import free_ram
-from ...solution_types import Array
+from ...machine.ram import free_ram
+from ...solutions.backend import Backend
+from ...solutions.solution_types import Array
 from ..config import ModelConfig
 from ..expert_names import model_name, place_of
 from ..expert_tensors import stacks_of

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tiny_llm_engine.user_cache import user_cache, whole_copies, with_checksum
+from tiny_llm_engine.machine.user_cache import user_cache, whole_copies, with_checksum
 
 from .compile_errors import readable
 

@@ -7,8 +7,8 @@ its metrics, and whose turn it is.
 from collections.abc import Sequence
 from typing import Any
 
+from tiny_llm_engine.chunked_prefill.serving_model import ServingModel
 from tiny_llm_engine.request_life import Completion
-from tiny_llm_engine.serving_model import ServingModel
 from tiny_llm_engine.tokenizer import Tokenizer
 
 from .batch_generate import batch_generate as _batch_generate

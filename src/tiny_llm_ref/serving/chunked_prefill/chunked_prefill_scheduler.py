@@ -6,10 +6,10 @@ From Agrawal et al., 2023.
 import time
 from collections.abc import Callable
 
-from tiny_llm_engine.chunk_sizes import Chunker
-from tiny_llm_engine.chunk_turns import ChunkTurns
+from tiny_llm_engine.chunked_prefill.chunk_sizes import Chunker
+from tiny_llm_engine.chunked_prefill.chunk_turns import ChunkTurns
+from tiny_llm_engine.chunked_prefill.serving_model import ServingModel
 from tiny_llm_engine.events import Listener
-from tiny_llm_engine.serving_model import ServingModel
 
 from .batch import Batch
 from .chunk import chunker_step

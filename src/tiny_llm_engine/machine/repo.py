@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ROOT / "src"
 MODELS = ROOT / "models"
 BOOK = ROOT / "book"

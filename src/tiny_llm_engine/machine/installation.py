@@ -4,8 +4,8 @@ import os
 import platform
 from importlib.util import find_spec
 
-from ..repo import BACKENDS
-from ..torch_build import INTEL_MAC, is_intel_mac
+from .repo import BACKENDS
+from .torch_build import INTEL_MAC, is_intel_mac
 
 BACKEND = "TINY_LLM_BACKEND"
 MLX_GLIBC = (2, 35)  # of its wheels for Linux, manylinux_2_35

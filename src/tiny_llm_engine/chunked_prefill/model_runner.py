@@ -6,8 +6,8 @@ It pads rows and draws tokens. The policy decides what runs when.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .backend import Backend
-from .solution_types import Array, SamplingParams
+from ..solutions.backend import Backend
+from ..solutions.solution_types import Array, SamplingParams
 
 
 class ModelRunner:

@@ -13,8 +13,8 @@ from .solution_types import Array, PortNames, ServingPackage
 if TYPE_CHECKING:  # NumPy costs a tenth of a second, and `--help` needs none of it
     import numpy as np
 
-    from .model_runner import ModelRunner
-    from .packed_runner import PackedRunner
+    from ..chunked_prefill.model_runner import ModelRunner
+    from ..packed_runner import PackedRunner
 
 # On a Gaudi each shape is a program of its own.
 GAUDI_SHAPES = {"prompt_bucket": 128, "pad_last": "chunk", "chunk_sizes": (128, 256, 512)}
@@ -80,7 +80,7 @@ class Port(PortNames):
 
     def runner(self, model: Any, **options: Any) -> ModelRunner:
         """A `ModelRunner` for `Qwen3ModelWeek2` of this port, with these options."""
-        from .model_runner import ModelRunner
+        from ..chunked_prefill.model_runner import ModelRunner
 
         shapes = GAUDI_SHAPES if self.device == "hpu" else {}
         of_solution = {"sampler": self.make_sampler, "create_batch_cache": self.create_batch_cache}
@@ -104,9 +104,9 @@ class Port(PortNames):
             kv_cache_dtype: see `EngineOptions`.
             options: of the class.
         """
-        from .backends.candidate_filter import CandidateFilter
-        from .backends.seeded_sampling import SeededSampler
-        from .packed_runner import PackedRunner
+        from ..backends.candidate_filter import CandidateFilter
+        from ..backends.seeded_sampling import SeededSampler
+        from ..packed_runner import PackedRunner
 
         module, serving = self.backend_module, self.serving
         candidates = CandidateFilter(self.sampler, module) if self.device == "cpu" else None

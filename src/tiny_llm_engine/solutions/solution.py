@@ -6,9 +6,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from .backends.blas import preload
-from .backends.installation import require_backend
-from .repo import SOURCES, read_source
+from ..machine.blas import preload
+from ..machine.installation import require_backend
+from ..machine.repo import SOURCES, read_source
 from .solution_types import ServingPackage
 
 SOLUTIONS = {"tiny_llm": "tiny_llm", "ref": "tiny_llm_ref", "tiny_llm_ref": "tiny_llm_ref"}

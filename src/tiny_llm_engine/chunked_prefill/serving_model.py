@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from .sampling import SamplingParams
+from ..sampling import SamplingParams
 
 
 class KvCache(Protocol):

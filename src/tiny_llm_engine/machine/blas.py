@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from ..user_cache import user_cache, whole_copies, with_checksum
+from .user_cache import user_cache, whole_copies, with_checksum
 
 SWITCH = "TINY_LLM_OPENBLAS"
 WHEEL = "scipy-openblas32"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from .engine_request import EngineRequest
+from ..engine_request import EngineRequest
 
 PAUSE = 0.1  # seconds between two looks at the requests
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from ..events import Event, Listener
+from ..request_life import Completion
 from .chunk_sizes import Chunker
-from .events import Event, Listener
-from .request_life import Completion
 
 
 class ChunkTurns:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from .backends import backend_torch
+    from ..backends import backend_torch
 
     class Backend:
         """`backend_mlx` or `backend_torch`, whose arrays are those of its library."""
@@ -61,4 +61,4 @@ else:
 
 def load_backend(name: str) -> Backend:
     """`backend_mlx` or `backend_torch`. On a Gaudi, resolve the solution first: `hpu.py` must precede torch."""
-    return cast(Backend, import_module(f".backends.backend_{name}", __package__))
+    return cast(Backend, import_module(f"..backends.backend_{name}", __package__))

@@ -3,11 +3,11 @@
 from abc import ABC
 from collections.abc import Sequence
 
-from .answer_text import AnswerText
-from .request_life import RequestLife, check_priority, prompt_error
-from .sampling import WEEK_3, SamplingParams, plain_ids
+from ..answer_text import AnswerText
+from ..request_life import RequestLife, check_priority, prompt_error
+from ..sampling import WEEK_3, SamplingParams, plain_ids
+from ..tokenizer import Tokenizer
 from .serving_model import ServingModel
-from .tokenizer import Tokenizer
 
 
 class PromptRequest(RequestLife, ABC):

@@ -1,0 +1,1 @@
+"""What the engine asks of the machine that it runs on: its memory, libraries, terminal and folders."""
