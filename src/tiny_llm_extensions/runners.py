@@ -14,6 +14,7 @@ from tiny_llm_engine.model_runner import ModelRunner
 from tiny_llm_engine.packed_runner import PackedRunner
 
 from .asynchronous.async_runner import AsyncRunner
+from .gaudi.lone_prompts import put_lone_prompts_on
 from .graphs.padded_steps import put_buckets_on, put_capture_on
 from .parallel.other_ranks import OtherRanks, put_ranks_on
 from .parallel.pipelined_runner import PipelinedRunner
@@ -87,6 +88,8 @@ def packed_runner(
     runner = kind(model, backend_module, device, num_blocks=num_blocks, block_size=block_size, **options)
     if buckets is not None:
         put_buckets_on(runner, buckets, serving.pad_inputs)
+    if device == "hpu":
+        put_lone_prompts_on(runner)
     if capture is not None:
         put_capture_on(runner, capture, is_captured)
     if ranks is not None and ranks.size > 1 and kind is not PipelinedRunner:

@@ -37,7 +37,13 @@ GOOD = {
             "torch": "2.11.0",
         },
         "fused": {"errors": [["RMSNorm", 0.0312], ["RoPE", 0.0]]},
-        "engine": {"is compiled": True, "shapes": 36, "seconds": 61.2, "moments": MOMENTS},
+        "engine": {
+            "is compiled": True,
+            "shapes": 36,
+            "seconds": 61.2,
+            "moments": MOMENTS,
+            "largest bias": {"queries": 8192, "keys": 131072, "bytes": 2**31, "calls": 2},
+        },
         "serving": {"answers": [[7, 8], [9]], "after": moment(36, 89)},
         "cpu": {"answers": [[7, 8], [9]]},
     },
@@ -98,6 +104,7 @@ def test_a_good_report_has_no_other_finding():
     lines = [one.detail for one in findings]
     assert lines[0] == "driver 1.24.1-482"
     assert "36 shapes, 33 graphs compiled, 61 s" in lines and "all 3 of 2 answers equal the CPU's" in lines
+    assert "8192 x 131072, 2.00 GiB: 2 calls" in lines
     assert "8 x GAUDI2, torch 2.11.0, eager mode with torch.compile" in lines
 
 
@@ -158,7 +165,8 @@ def test_a_whole_run_in_eager_mode(monkeypatch, tmp_path, capsys, kept):
     report = json.loads(file.read_text())
     assert [one["name"] for one in report["findings"] if one["status"] != "ok"] == ["hl-smi", "packages"]
     engine, serving = report["parts"]["engine"], report["parts"]["serving"]
-    assert engine["shapes"] == 36 and [len(answer) for answer in serving["answers"]] == [hpu_run.ANSWER] * 4
+    assert engine["largest bias"] == {"queries": 128, "keys": 512, "bytes": 2 * 128 * 512, "calls": 1}
+    assert engine["shapes"] == 41 and [len(answer) for answer in serving["answers"]] == [hpu_run.ANSWER] * 4
 
 
 def test_a_device_that_does_everything_wrong_in_lazy_mode(forks, kept):

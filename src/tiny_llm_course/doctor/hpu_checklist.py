@@ -177,6 +177,13 @@ def judge_warm_up(report: Json) -> Check:
     return Check("warm-up", "ok", f"{shapes}, {graphs}, {part['seconds']:.0f} s")
 
 
+def judge_bias(report: Json) -> Check:
+    """The largest plane of a bias: from 2 GiB on a kernel returns NaN, so it is computed in several calls."""
+    bias = report["parts"]["engine"]["largest bias"]
+    size = f"{bias['queries']} x {bias['keys']}, {gib(bias['bytes'])}"
+    return Check("largest bias", "ok", f"{size}: {counted(bias['calls'], 'call')}")
+
+
 def judge_recompilation(report: Json) -> Check:
     """Whether a graph was compiled while requests ran."""
     late, after = late_count(report, "graph_compilation")
@@ -245,6 +252,7 @@ JUDGES: list[tuple[str | None, Callable[[Json], Check]]] = [
     ("imports", judge_device),
     ("fused", judge_functions),
     ("engine", judge_warm_up),
+    ("engine", judge_bias),
     ("serving", judge_recompilation),
     ("serving", judge_fallbacks),
     ("engine", judge_memory),
