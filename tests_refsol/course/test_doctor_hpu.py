@@ -61,6 +61,10 @@ FAILURES = {
     "two releases": (("driver packages", "habanalabs-graph"), "1.23.0-695", "packages", "missing",
         "habana-torch-plugin 1.24.1.482, but habanalabs-graph 1.23.0-695", "one Gaudi release"),
     "no driver packages": (("driver packages",), {}, "packages", "warn", "habanalabs-thunk", "apt list"),
+    "a newer release": (("python packages",), {"habana-torch-plugin": "1.25.0.3"}, "release", "warn",
+        "Gaudi software 1.25.0, PyTorch 2.11.0; the newest known here is 1.24.2 with PyTorch 2.13", "send the file"),
+    "another image's torch": (("parts", "imports", "torch"), "2.13.0", "release", "warn",
+        "PyTorch 2.13.0, whose images have 2.11", "one image"),
     "torch came first": (("parts", "imports", "loaded before", "torch"), True, "import order", "missing",
         "torch came before hpu.py", "PT_HPU_LAZY_MODE"),
     "no card": (DETECTION, {**UNAVAILABLE, "reason": "finds no card"}, "device", "missing", "no card", "--runtime"),
@@ -112,7 +116,8 @@ def test_a_good_report_has_no_other_finding():
 def test_each_failure_is_found_alone(name):
     where, what, finding, status, detail, fix = FAILURES[name]
     found = [one for one in checklist.judge(changed(where, what)) if one.status != "ok"]
-    assert [one.name for one in found] == [finding]
+    assert finding in [one.name for one in found] and len(found) <= 1 + (where == ("python packages",))
+    found = [one for one in found if one.name == finding]
     assert found[0].status == status and detail in found[0].detail and fix in found[0].fix
 
 
@@ -154,7 +159,7 @@ def kept(pytestconfig) -> str:
 
 
 def test_a_whole_run_in_eager_mode(monkeypatch, tmp_path, capsys, kept):
-    """Beside the imitation all of it is right but the machine: there is no hl-smi and no driver."""
+    """Beside the imitation all of it is right but the machine: no hl-smi, no driver, and a release of nobody's."""
     monkeypatch.setenv("PYTHONPATH", PATHS)
     monkeypatch.setenv("XDG_CACHE_HOME", kept)
     monkeypatch.setenv("PATH", "")
@@ -163,7 +168,9 @@ def test_a_whole_run_in_eager_mode(monkeypatch, tmp_path, capsys, kept):
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2] == "failed: hl-smi, packages" and lines[1].startswith("FAILED  hl-smi ")
     report = json.loads(file.read_text())
-    assert [one["name"] for one in report["findings"] if one["status"] != "ok"] == ["hl-smi", "packages"]
+    assert [one["name"] for one in report["findings"] if one["status"] != "ok"] == [
+        *("hl-smi", "packages", "release")
+    ]
     engine, serving = report["parts"]["engine"], report["parts"]["serving"]
     assert engine["largest bias"] == {"queries": 128, "keys": 512, "bytes": 2 * 128 * 512, "calls": 1}
     assert engine["shapes"] == 41 and [len(answer) for answer in serving["answers"]] == [hpu_run.ANSWER] * 4

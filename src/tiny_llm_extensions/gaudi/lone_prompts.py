@@ -1,7 +1,7 @@
 """Steps that are one prompt without a past: the kernel knows their causality, so no bias is made. Not run on a Gaudi.
 
 A whole prompt is such a step, and so is the first chunk of a longer one. A chunk with a past keeps its bias: upstream
-merged `is_causal` for it (vllm-gaudi, pull request 1413) and took it back on the release branches (1481, 1482).
+merged `is_causal` for it (vllm-gaudi, pull request 1413) and took it back three weeks later (1481, 1482).
 """
 
 from dataclasses import replace
