@@ -192,6 +192,7 @@ def test_attention_hands_over_few_key_heads_and_a_mask_or_the_causal_flag(report
     assert calls_of(report, "FusedSDPA") == [
         [query, past, past, None, 0.0, False, *rest],
         [query, fresh, fresh, None, 0.0, True, *rest],
+        [query, fresh, fresh, None, 0.0, True, *rest[:3], "int32 hpu [2]", "right"],
         [query, past, past, "bfloat16 hpu [2, 1, 5, 8]", 0.0, False, *rest],
     ]
 
@@ -312,7 +313,7 @@ def test_an_operator_that_fails_is_named_and_the_others_are_checked(monkeypatch)
     monkeypatch.setattr(hpu_self_check, "convert_from_uint4", fails)
     errors = dict(hpu_self_check.self_check("cpu"))
     assert errors.pop("uint4") == "RuntimeError: no kernel for convert_from_uint4"
-    assert len(errors) == 8 and set(errors.values()) == {0.0}
+    assert len(errors) == 9 and set(errors.values()) == {0.0}
 
 
 def test_groups_without_a_whole_zero_stay_words_on_the_device(report):
@@ -331,7 +332,7 @@ def test_mark_step_is_called_in_lazy_mode_only(exercise):
 
 def test_fused_results_equal_the_twins_to_bf16(report):
     errors = report["errors"]
-    assert len(errors) == 9
+    assert len(errors) == 10
     assert max(errors.values()) <= 0.04, errors  # one step of bf16 between 4 and 8
 
 
@@ -573,4 +574,4 @@ def test_compile_mode_asks_for_the_vendors_compiler_and_fixed_shapes(monkeypatch
 
 
 def test_the_self_check_of_a_twin_against_itself_is_exact():
-    assert [error for _, error in hpu_self_check.self_check("cpu")] == [0.0] * 9
+    assert [error for _, error in hpu_self_check.self_check("cpu")] == [0.0] * 10

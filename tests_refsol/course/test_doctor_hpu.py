@@ -108,7 +108,7 @@ def test_a_good_report_has_no_other_finding():
     lines = [one.detail for one in findings]
     assert lines[0] == "driver 1.24.1-482"
     assert "36 shapes, 33 graphs compiled, 61 s" in lines and "all 3 of 2 answers equal the CPU's" in lines
-    assert "8192 x 131072, 2.00 GiB: 2 calls" in lines
+    assert "8192 x 131072, 2,048.0 MiB: 2 calls" in lines
     assert "8 x GAUDI2, torch 2.11.0, eager mode with torch.compile" in lines
 
 

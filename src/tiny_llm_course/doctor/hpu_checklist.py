@@ -196,7 +196,7 @@ def judge_warm_up(report: Json) -> Check:
 def judge_bias(report: Json) -> Check:
     """The largest plane of a bias: from 2 GiB on a kernel returns NaN, so it is computed in several calls."""
     bias = report["parts"]["engine"]["largest bias"]
-    size = f"{bias['queries']} x {bias['keys']}, {gib(bias['bytes'])}"
+    size = f"{bias['queries']} x {bias['keys']}, {bias['bytes'] / 2**20:,.1f} MiB"
     return Check("largest bias", "ok", f"{size}: {counted(bias['calls'], 'call')}")
 
 
