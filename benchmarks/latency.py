@@ -3,8 +3,10 @@
 Three phases are timed. `decode` computes one token for each row of a batch, `prefill` a whole prompt and its next
 token. `chunk` computes tokens of a prompt without the head, and is compared with the two limits of the machine: what
 memory delivers, and what the fastest large product computes (the roofline of Williams, Waterman and Patterson, 2009).
+`--hpu-day` measures ten decisions on a Gaudi instead; `--hpu-day --help` has its options.
 """
 
+import argparse
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.profiling.kv_budget import kv_bytes_per_token
 from tiny_llm_extensions.profiling.quantized_choice import activation_choice
 
+from . import hpu_day
 from .baselines import module_of
 from .command import RunProgress, carry_out, port_of
 from .model_calls import Week2Calls, Week3Calls
@@ -219,9 +222,22 @@ def weight_bytes(model: Any) -> int:
     return total
 
 
+def parser(argv: list[str] | None) -> argparse.ArgumentParser:
+    """The options of what is measured."""
+    chooser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    chooser.add_argument("--hpu-day", action="store_true", help="ten measurements for a Gaudi")
+    plan = hpu_day.HpuDayPlan if chooser.parse_known_args(argv)[0].hpu_day else LatencyPlan
+    return bench_parser("latency", hpu_day.__doc__ if plan is not LatencyPlan else __doc__, plan, chooser)
+
+
 @command
 def main(argv: list[str] | None = None) -> None:
-    options = bench_parser("latency", __doc__, LatencyPlan).parse_args(argv)
+    options = parser(argv).parse_args(argv)
+    if options.hpu_day:
+        day = plan_of(hpu_day.HpuDayPlan, options)
+        with ends_at_a_blank(Day(4, 5)):
+            carry_out("latency", options, argv, lambda report: hpu_day.measure(day, port_of(options), report))
+        return
     plan = plan_of(LatencyPlan, options)
     with ends_at_a_blank(plan.needs):
         carry_out("latency", options, argv, lambda report: measure(plan, port_of(options), report))

@@ -89,9 +89,11 @@ def _release(caches: Iterable[Any]) -> None:
 
 
 class Week3Calls:
-    """A packed model with Week 3's engine, as it is written or compiled, for batches of at most this size."""
+    """A packed model with Week 3's engine, as written, compiled, or as the device has it, for batches up to a size."""
 
-    def __init__(self, port: Port, network: Any, is_eager: bool, rows: int, tokens: int, **options: Any):
+    def __init__(
+        self, port: Port, network: Any, is_eager: bool | None, rows: int, tokens: int, **options: Any
+    ):
         self.blocks = -(-tokens // BLOCK)
         self.engine = LLM.of(
             port,

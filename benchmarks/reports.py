@@ -9,6 +9,7 @@ from tiny_llm_lab.studies import study
 
 from . import (
     chunked_prefill_report,
+    hpu_day_report,
     kv_report,
     latency_report,
     quality_report,
@@ -29,6 +30,7 @@ REPORTS: dict[str, Callable[[Result], Report]] = {
     "kv": kv_report.report,
     "kv-returning": kv_report.report_of_returning,
     "scheduler": scheduler_report.report,
+    "hpu-day": hpu_day_report.report,
 }
 SPEEDS: dict[str, Callable[[Result], Speeds]] = {
     **dict.fromkeys(("latency", "decode", "prefill"), latency_report.speeds),

@@ -58,6 +58,8 @@ class PackedInputs:
         chunks: what the rows of chunks read; None when no chunk has a past.
         decodes: what requests of one row read; None when none has a past.
         window_decodes: the same in layers with a sliding window; None if the model has no such layers.
+        lone_prompt: (1,) the rows of a prompt that has no past and is alone in its step; None in other steps, and
+            where no kernel asks for it.
     """
 
     token_ids: Any
@@ -68,6 +70,7 @@ class PackedInputs:
     chunks: PastReads | None
     decodes: PastReads | None
     window_decodes: PastReads | None = None
+    lone_prompt: Any = None
 
     def map(self, convert: Callable[[list], Any]) -> "PackedInputs":
         """The same with every list converted, for example to arrays of a device."""
@@ -84,14 +87,14 @@ class PackedInputs:
         flat = [self.token_ids, self.positions, self.slots, self.segments, self.sample_rows]
         for reads in (self.chunks, self.decodes, self.window_decodes):
             flat += [None] * READS if reads is None else [reads.rows, reads.groups, *reads.blocks]
-        return flat
+        return [*flat, self.lone_prompt]
 
     @classmethod
     def of(cls, flat: Sequence[Any]) -> "PackedInputs":
         """The inputs that `flatten` has made this list of."""
         own = flat[:5]
-        reads = [reads_of(flat[start : start + READS]) for start in range(5, len(flat), READS)]
-        return cls(*own, *reads)
+        reads = [reads_of(flat[start : start + READS]) for start in range(5, len(flat) - 1, READS)]
+        return cls(*own, *reads, lone_prompt=flat[-1])
 
 
 def reads_of(flat: Sequence[Any]) -> PastReads | None:

@@ -8,6 +8,7 @@ from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution_types import Bucket, Buckets
 
 from .asynchronous.async_runner import AsyncRunner
+from .gaudi.lone_prompts import put_lone_prompts_on
 from .graphs.padded_steps import put_buckets_on, put_capture_on
 from .parallel.other_ranks import OtherRanks, put_ranks_on
 from .parallel.pipelined_runner import PipelinedRunner
@@ -44,6 +45,8 @@ def packed_runner(
     runner = port.packed_runner(model, num_blocks, block_size, kind=kind, **options)
     if buckets is not None:
         put_buckets_on(runner, buckets, port.serving.pad_inputs)
+    if port.device == "hpu":
+        put_lone_prompts_on(runner)
     if capture is not None:
         put_capture_on(runner, capture, is_captured)
     if ranks is not None and ranks.size > 1 and kind is not PipelinedRunner:

@@ -192,6 +192,7 @@ def test_attention_hands_over_few_key_heads_and_a_mask_or_the_causal_flag(report
     assert calls_of(report, "FusedSDPA") == [
         [query, past, past, None, 0.0, False, *rest],
         [query, fresh, fresh, None, 0.0, True, *rest],
+        [query, fresh, fresh, None, 0.0, True, *rest[:3], "int32 hpu [2]", "right"],
         [query, past, past, "bfloat16 hpu [2, 1, 5, 8]", 0.0, False, *rest],
     ]
 
@@ -241,7 +242,7 @@ def test_the_imitation_refuses_what_the_vendors_signature_does_not_have(forks):
         assert told.startswith(expected), f"{call}: {told}"
 
 
-@pytest.mark.parametrize("mix", ["decodes", "prompts", "hybrid"])
+@pytest.mark.parametrize("mix", ["decodes", "prompts", "hybrid", "alone"])
 def test_packed_steps_are_as_exact_as_their_type_at_any_score(report, mix):
     """bf16 rounds results between 2 and 4 by 0.0078. Rounded scores gave decodes 0.19 at 41."""
     errors = report["packed"][mix]
@@ -252,6 +253,24 @@ def test_packed_steps_with_windows_and_in_buckets(report):
     """A bucket pads the rows of the decodes with rows of chunks, which keep what the kernel has found."""
     assert max(report["padded"], *report["window"].values()) <= 0.0079
     assert report["float32"] <= 1e-5
+
+
+def test_a_prompt_alone_has_no_mask_and_says_how_long_it_is(report):
+    """43 rows in a bucket of 64. The imitation leaves NaN in the padding. Layers with a window keep their mask."""
+    assert max(report["alone"]) <= 0.0079
+    causal, windowed = (arguments for name, arguments in report["alone_calls"] if name == "FusedSDPA")
+    query, keys = "bfloat16 hpu [1, 4, 64, 128]", "bfloat16 hpu [1, 2, 64, 128]"
+    rest = [128**-0.5, "fp32", True]
+    assert causal == [query, keys, keys, None, 0.0, True, *rest, "int32 hpu [1]", "right"]
+    mask = "bfloat16 hpu [1, 1, 64, 64]"
+    assert windowed == [query, keys, keys, mask, 0.0, False, *rest, None, "right"]
+
+
+def test_a_plane_of_the_mask_that_is_too_large_is_nan_without_tiles_and_exact_with_them(report):
+    """52 rows and 212 keys, padding included: the fewest calls of equal size."""
+    (whole, one), (tiled, several) = report["planes"]
+    assert whole == "nan" and one == ["bfloat16 hpu [1, 1, 52, 212]"]
+    assert float(tiled) <= 0.0079 and several == ["bfloat16 hpu [1, 1, 26, 212]"] * 2
 
 
 def test_a_step_is_one_call_over_past_and_own_keys_with_one_mask(report):
@@ -294,7 +313,7 @@ def test_an_operator_that_fails_is_named_and_the_others_are_checked(monkeypatch)
     monkeypatch.setattr(hpu_self_check, "convert_from_uint4", fails)
     errors = dict(hpu_self_check.self_check("cpu"))
     assert errors.pop("uint4") == "RuntimeError: no kernel for convert_from_uint4"
-    assert len(errors) == 8 and set(errors.values()) == {0.0}
+    assert len(errors) == 9 and set(errors.values()) == {0.0}
 
 
 def test_groups_without_a_whole_zero_stay_words_on_the_device(report):
@@ -313,7 +332,7 @@ def test_mark_step_is_called_in_lazy_mode_only(exercise):
 
 def test_fused_results_equal_the_twins_to_bf16(report):
     errors = report["errors"]
-    assert len(errors) == 9
+    assert len(errors) == 10
     assert max(errors.values()) <= 0.04, errors  # one step of bf16 between 4 and 8
 
 
@@ -399,6 +418,40 @@ def test_attention_twin_adds_masks_of_every_shape(shape):
     mask = normal(*shape)
     ours = hpu.fused_attention(query, key, value, 0.5, mask)
     np.testing.assert_allclose(ours.numpy(), attention(query, key, value, 0.5, mask.numpy()), atol=1e-6)
+
+
+PLANES = [(8192, 131072, 2), (8192, 130944, 1), (32768, 32768, 2), (16384, 131072, 3), (16384, 65536, 2)]
+
+
+@pytest.mark.parametrize(("queries", "keys", "calls"), PLANES)
+def test_the_calls_that_a_bf16_mask_of_a_gaudi_needs(queries, keys, calls):
+    """The first two are what the plug-in's authors measured: 2³¹ bytes, and a page less. Tiles have equal sizes."""
+    rows = hpu.rows_per_call(queries, 2 * keys)
+    assert -(-queries // rows) == calls and queries - (calls - 1) * rows > rows - calls
+
+
+@pytest.mark.parametrize("limit", [1, 29, 57, 200, 10_000])
+def test_calls_are_below_the_limit_and_no_fewer_would_be(limit):
+    for queries in range(1, 40):
+        rows = hpu.rows_per_call(queries, 28, limit)
+        calls = -(-queries // rows)
+        assert rows * 28 < limit or rows == 1
+        assert calls == 1 or -(-queries // (calls - 1)) * 28 >= limit
+
+
+@pytest.mark.parametrize("shape", [(7,), (9, 7), (2, 1, 9, 7), (2, 4, 9, 7)])
+def test_tiles_of_queries_are_one_call_in_float64(monkeypatch, shape):
+    """9 queries and 7 keys of 4 bytes. What fits is handed over as it is."""
+    query, key, value, mask = normal(2, 4, 9, 8), normal(2, 2, 7, 8), normal(2, 2, 7, 8), normal(*shape)
+    expected, seen = attention(query, key, value, 0.5, mask.numpy()), []
+    twin = hpu.fused_attention_twin
+    monkeypatch.setattr(hpu, "fused_attention_twin", lambda q, *rest: seen.append(q) or twin(q, *rest))
+    for limit, rows in ((9 * 28, [5, 4]), (100, [3, 3, 3]), (9 * 28 + 1, [9])):
+        seen.clear()
+        ours = hpu.fused_attention(query, key, value, 0.5, mask, limit=limit)
+        np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6)
+        assert [each.shape[2] for each in seen] == rows
+    assert seen[0] is query
 
 
 @pytest.mark.parametrize("H, H_kv", [(3, 3), (4, 2), (6, 1)])
@@ -521,4 +574,4 @@ def test_compile_mode_asks_for_the_vendors_compiler_and_fixed_shapes(monkeypatch
 
 
 def test_the_self_check_of_a_twin_against_itself_is_exact():
-    assert [error for _, error in hpu_self_check.self_check("cpu")] == [0.0] * 9
+    assert [error for _, error in hpu_self_check.self_check("cpu")] == [0.0] * 10

@@ -76,6 +76,18 @@ def test_grouped_causal_attention_equals_the_library(b, rng, L, S):
     assert_close(b.numpy(actual), expected, atol=1e-5, idea="the library attends otherwise")
 
 
+def test_the_tables_of_a_million_positions_are_float32(b):
+    """The cosine of a head of 128 is off by 0.0161 there at most; here pair 1, which is pair 8 of that head, by 0.0155.
+
+    In bf16 position 1,000,000 is 999,424, so that the cosine may have any value (vllm-gaudi, pull request 1817).
+    """
+    last = 1_000_000
+    rope = b.RoPE(16, last + 1, 10000)
+    assert rope.cos.dtype == rope.sin.dtype == b.dtype("float32")
+    exact = np.cos(last * 10000 ** (-np.arange(0, 16, 2) / 16))
+    assert np.abs(b.numpy(rope.cos[last:])[0] - exact).max() <= 0.0161
+
+
 def test_rope_refuses_odd_heads_and_heads_of_another_size(b):
     with pytest.raises(ValueError, match="odd"):
         b.RoPE(7, 10)

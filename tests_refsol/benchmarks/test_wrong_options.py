@@ -12,6 +12,12 @@ LATENCY = (
     ("--phase decode --input-len 8 4097", f"4,101 tokens {READS}"),
     *((f"--phase {phase} --input-len 8 4097", f"4,097 tokens {READS}") for phase in ("prefill", "chunk")),
     ("--config gpt-5", "qwen3-0.6b"),
+    *(
+        ("--hpu-day --backend mlx", "measures the torch port")
+        for name in installed_backends()
+        if name == "mlx"
+    ),
+    ("--hpu-day --backend torch --input-len 4097", f"4,105 tokens {READS}"),
     *((f"--save {name}", f"argument --save: '{name}' is not a name") for name in ("../x", ".x", "a/b")),
     ("--save folder", "folder.json: cannot be written ("),
 )

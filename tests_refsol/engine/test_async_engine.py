@@ -14,6 +14,7 @@ from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.structured_outputs import StructuredOutputsParams
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network, random_network
+from tiny_llm_extensions.parallel.in_flight import InFlight
 from tiny_llm_ref import SamplingParams
 
 # The blocks hold one request of the greatest length.
@@ -141,3 +142,50 @@ def test_whatever_a_load_does_the_answers_are_those_of_an_engine_that_waits(engi
     fuzz()
     ends = [("length", True), ("stop", True), ("stop", False), ("abort", True)]
     assert all(seen[kind] for kind in [*ends, "preempted"]), seen
+
+
+def test_a_penalty_counts_no_token_that_is_still_in_flight(engines, monkeypatch):
+    """vllm-gaudi's pull request 1761: the tokens that a penalty counts ended with one that was not known yet.
+
+    It begins while a request without a penalty runs, and shares its batches (vllm's pull request 27910).
+    """
+    sampler, seen = engines[1].runner.sampler, []
+    launch = sampler.launch
+
+    def watched(logits, sampling, positions, requests):
+        for position, request in zip(positions, requests, strict=False):
+            if request.sampling.frequency_penalty:
+                seen.append((position, len(request.known_tokens)))
+        return launch(logits, sampling, positions, requests)
+
+    monkeypatch.setattr(sampler, "launch", watched)
+    penalty = LONG | {"frequency_penalty": 2.0, "logit_bias": FEW, "ignore_eos": True}
+    load = [Asked([*range(40, 50)], LONG | {"ignore_eos": True}, 0, 99), Asked([9, 8, 7], penalty, 3, 99)]
+    waits, ahead = (answers(engine, load) for engine in engines)
+    assert [one.tokens for one in waits] == [one.tokens for one in ahead]
+    assert len(set(ahead[1].tokens)) > len(FEW), "the penalty drives the answer away from the letters"
+    assert len(seen) == 18 and all(position == known for position, known in seen)
+
+
+def test_a_token_in_flight_when_its_request_is_preempted_is_in_the_answer_once(engines, monkeypatch):
+    """vllm-gaudi's pull request 1794: such a token was thrown away. Here its blocks are gone, so it is drawn again."""
+    late, valid = [], InFlight.valid
+
+    def watched(step, sampled):
+        entries, kept = valid(step, sampled)
+        drawn = zip(
+            (entry for entry, draws in zip(step.plan, step.draws, strict=True) if draws), sampled, strict=True
+        )
+        late.extend(
+            (entry.sequence, len(entry.sequence.tokens), one.token)
+            for entry, one in drawn
+            if entry not in entries and not entry.sequence.is_done
+        )
+        return entries, kept
+
+    monkeypatch.setattr(InFlight, "valid", watched)
+    load = [Asked([*range(40 + i, 50 + i)], LONG | {"ignore_eos": True}, 0, 99) for i in range(4)]
+    waits, ahead = (answers(engine, load) for engine in engines)
+    assert [one.tokens for one in waits] == [one.tokens for one in ahead]
+    assert late and all(sequence.tokens[place] == token for sequence, place, token in late)
+    assert all(len(one.tokens) == len(one.sampled) == 18 for one in ahead)

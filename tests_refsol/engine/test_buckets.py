@@ -6,6 +6,7 @@ Python numbers; on the MLX port how often `mx.compile` calls the function that i
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,11 +17,14 @@ from support.fake_model import ByteTokenizer
 from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_course.grading.small_models import random_checkpoint, random_weights, small_model
 from tiny_llm_course.recorded_operations import record
+from tiny_llm_engine.engine_options import EngineLimits
 from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.models.checkpoint import Checkpoint
 from tiny_llm_engine.solutions.port import Port
+from tiny_llm_extensions.engine_options import EngineOptions
+from tiny_llm_extensions.gaudi.lone_prompts import put_lone_prompts_on
 from tiny_llm_extensions.graphs.padded_steps import warm_up
-from tiny_llm_extensions.graphs.step_shapes import limits_of_steps
+from tiny_llm_extensions.graphs.step_shapes import StepShapes, limits_of_steps
 from tiny_llm_extensions.make_loop import make_loop
 from tiny_llm_extensions.runners import packed_runner
 from tiny_llm_ref import serving
@@ -162,6 +166,30 @@ def test_after_a_warm_up_no_step_has_a_new_shape(torch_port, strategy):
     load.run(200)
     assert recorded.shapes == warm and recorded.host_reads == 0
     assert load.preemptions and any(one.num_cached for one in load.sequences), "the load is a hard one"
+
+
+def test_a_gaudi_has_a_second_graph_for_a_prompt_alone_and_warms_it_up(torch_port):
+    given = SimpleNamespace(
+        fixed_sizes=lambda device: ("tokens", "pages"), cannot_compile=lambda device: None
+    )
+    port = SimpleNamespace(device="hpu", given=given)
+    options = EngineOptions(block_size=PAGE, max_num_seqs=SEQS, enable_prefix_caching=True)
+    shapes = StepShapes(port, serving, options, EngineLimits(LEN, BUDGET, True), BLOCKS)
+    listed = shapes.buckets.warm_up_list()
+    alone = [bucket for bucket in listed if bucket.size[1:] == (0, 0)]
+    assert shapes.num_shapes == len(listed) + len(alone) and len(alone) == 2
+    assert shapes.largest_bias == (24, 24 + 60 * PAGE), "padding counts: the requests have 60 pages at most"
+    recorded = Recorded(torch_port, shapes.buckets)
+    put_lone_prompts_on(recorded.runner)
+    shapes.warm_up(recorded.runner)
+    assert len(recorded.operations) == shapes.num_shapes
+    recorded.every, met = 10, set()
+    recorded.runner.before.append(
+        lambda batch: met.add((batch.context_lens == [0], len(batch.token_ids) > 1))
+    )
+    load = Load(recorded.runner)
+    load.run(200)
+    assert len(recorded.operations) == shapes.num_shapes and (True, True) in met
 
 
 def test_without_buckets_almost_every_step_is_a_new_shape(torch_port):

@@ -18,6 +18,7 @@ from tiny_llm_engine.machine.repo import MODELS
 from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint, shape
 from tiny_llm_engine.packed_model import inputs_of
 from tiny_llm_engine.solutions.port import Port
+from tiny_llm_extensions.gaudi.lone_prompts import put_lone_prompts_on
 from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.graphs.pad_batch import pad_batch
 from tiny_llm_extensions.graphs.padded_steps import warm_up
@@ -133,7 +134,7 @@ def test_flat_inputs_are_the_inputs_again(context):
     inputs = inputs_of(mixed_batch(5, context), PAGE, BLOCKS, 4, flat_blocks)
     flat = inputs.flatten()
     assert PackedInputs.of(flat) == inputs
-    assert len(flat) == 26 and all(part is None or isinstance(part, list) for part in flat)
+    assert len(flat) == 27 and all(part is None or isinstance(part, list) for part in flat)
 
 
 # ---- parts of layers
@@ -232,10 +233,18 @@ def test_every_part_of_an_hpu_is_a_graph_per_shape_and_never_breaks(torch_port, 
         layer.packed_attention = partial(fused.attend_fused, torch_port.solution)
     model = given_of(torch_port).compile_model(model, "hpu", 8)
     runner = runner_of(torch_port, model, [])
+    put_lone_prompts_on(runner)
     parts = len(graphs.PARTS["hpu"]) + len(graphs.MODEL_PARTS["hpu"])
-    for chunk, context, expected in ((3, 13, parts), (3, 9, parts), (5, 13, 2 * parts)):
-        runner.run(mixed_batch(chunk, context))
-        assert compiler.count == expected
+    batches = [mixed_batch(*sizes) for sizes in ((3, 13), (3, 9), (5, 13))]
+    # Without a past: two prompts with a mask, then one that has none. Only masks and attention differ.
+    batches.append(pad_batch(serving, BLOCKS, PAGE, [(3, 0), (4, 0)]))
+    batches += [pad_batch(serving, BLOCKS, PAGE, [(7, 0)], sampled=2)] * 2
+    counts = []
+    for batch in batches:
+        runner.run(batch)
+        counts.append(compiler.count)
+    assert counts[:3] == [parts, parts, 2 * parts]
+    assert counts[4] == counts[5] == counts[3] + 2
     assert not counters["graph_break"]
 
 

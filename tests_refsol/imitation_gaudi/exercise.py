@@ -1,6 +1,7 @@
 """Uses `hpu.py` as the port would and prints, as JSON, what came of it. `test_hpu.py` runs it beside the imitation."""
 
 import json
+from functools import partial
 
 import numpy as np
 
@@ -72,6 +73,25 @@ if hpu.available():
     buckets = make_buckets("exponential", 64, 8, 256, packed_steps.PAGE)
     report["padded"] = packed_steps.error(hybrid, bucket=buckets.of(hybrid.batch))
     report["float32"] = packed_steps.error(hybrid, dtype="float32")
+    # One prompt without a past, in a bucket, and where layers have a window.
+    alone = packed_steps.make_step(packed_steps.MIXES["alone"], 20)
+    record.calls.clear()
+    sizes = {"bucket": buckets.of(alone.batch)}
+    report["alone"] = [packed_steps.error(alone, **sizes), packed_steps.error(alone, window=30, **sizes)]
+    report["alone_calls"] = list(record.calls)
+    # A device that has NaN from 20,000 bytes per plane of the mask: 52 rows and 212 keys take 22,048.
+    from unittest.mock import patch
+
+    from habana_frameworks.torch.hpex import kernels
+
+    report["planes"] = []
+    for limit in (2**31, 20_000):
+        record.calls.clear()
+        tiled = patch.object(hpu, "fused_attention", partial(hpu.fused_attention, limit=limit))
+        with patch.object(kernels, "PLANE_BYTES", 20_000), tiled:
+            found = packed_steps.error(hybrid)
+        planes = [arguments[3] for name, arguments in record.calls if name == "FusedSDPA"]
+        report["planes"].append([str(found), planes])
     from tiny_llm_ref import LLM, SamplingParams
 
     # The whole engine, with chunks and prefixes: whole steps as graphs in lazy mode. Beside it the same on the host.

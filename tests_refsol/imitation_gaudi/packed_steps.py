@@ -1,6 +1,6 @@
 """Attention of packed steps by the device's own kernels, and its largest error against float64."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -8,6 +8,7 @@ from tiny_llm_engine.packed_model import inputs_of
 from tiny_llm_engine.solutions.port import Port
 
 b = Port("ref", "torch")
+from tiny_llm_extensions.gaudi.lone_prompts import rows_of_lone_prompt  # noqa: E402
 from tiny_llm_extensions.kernels.torch.packed_kernels import kernels_of_device  # noqa: E402
 from tiny_llm_ref.serving import PackedBatch, flat_blocks, pad_inputs  # noqa: E402
 
@@ -15,6 +16,7 @@ PAGE, BLOCKS, HEADS, KV_HEADS, D = 16, 40, 4, 2, 128
 MIXES = {  # (tokens in pages, rows of the step) of each request
     "decodes": [(200, 1), (37, 1), (16, 1)],
     "prompts": [(0, 40), (0, 7)],
+    "alone": [(0, 43)],
     "hybrid": [(200, 1), (150, 40), (37, 1), (0, 9), (0, 1)],
 }
 SCORES = (1, 10, 20, 41, 80)
@@ -85,9 +87,10 @@ def attend(step: Step, window: int | None = None, bucket=None, dtype: str = "bfl
     """(T, H, D) by the device's kernels; rows of padding are dropped."""
     kernels = kernels_of_device(b.solution, "hpu")
     inputs = inputs_of(step.batch, PAGE, BLOCKS, window, flat_blocks)
+    alone = rows_of_lone_prompt(inputs)
     if bucket is not None:
         inputs = pad_inputs(inputs, bucket, PAGE, BLOCKS, window is not None)
-    inputs = inputs.map(b.array)
+    inputs = replace(inputs, lone_prompt=alone).map(b.array)
     mask = kernels.mask(inputs, PAGE, window)
     T = len(inputs.token_ids)
     rows = [(part, np.zeros((T - len(part), *part.shape[1:]))) for part in (step.query, *step.fresh)]

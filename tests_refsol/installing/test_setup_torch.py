@@ -34,7 +34,7 @@ TABLE = {
     "Intel's own torch": ({"installed": "2.11.0+git1a2b3c"}, "keep", (), "never touched"),
     "stock torch beside the plug-in": (BESIDE, "keep", (), "never touched"),
     "the pinned version beside it": (
-        {"installed": "2.13.0", "habana": "1.26.0"},
+        {"installed": "2.13.0", "habana": "1.24.2"},  # the course's own version, in the image of that release
         "keep",
         (),
         "vendor's build",

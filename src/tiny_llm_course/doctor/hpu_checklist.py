@@ -46,6 +46,8 @@ LISTINGS = (
     ["dpkg-query", "-W", "-f", "${Package} ${Version}\n", "habana*"],
     ["rpm", "-qa", "--qf", "%{NAME} %{VERSION}\n", "habana*"],
 )
+# Gaudi software and the PyTorch of its images, the newest last: release notes of vllm-gaudi, up to 0.30.0.
+RELEASES = {"1.22": "2.7", "1.23": "2.9", "1.24.0": "2.10", "1.24.1": "2.11", "1.24.2": "2.13"}
 # Share of the free memory that the engine leaves to graphs, see `engine_profiling.GRAPH_SHARE`.
 RESERVE = 0.9 * 0.1
 
@@ -140,6 +142,20 @@ def release(version: str) -> list[str]:
     return re.findall(r"\d+", version)[:3]
 
 
+def judge_release(report: Json) -> Check:
+    """Whether PyTorch is the one of the plug-in's release, as far as the releases are known here."""
+    plug_in = ".".join(release(report["python packages"].get("habana-torch-plugin", "")))
+    torch = report["parts"]["imports"]["torch"] or "none"
+    found, known = f"Gaudi software {plug_in or 'unknown'}, PyTorch {torch}", list(RELEASES.items())
+    expected = next((of for name, of in known if f"{plug_in}.".startswith(f"{name}.")), None)
+    if expected is None:
+        newest = " with PyTorch ".join(known[-1])
+        return Check("release", "warn", f"{found}; the newest known here is {newest}", "send the file in")
+    if not torch.startswith(f"{expected}."):
+        return Check("release", "warn", f"{found}, whose images have {expected}", "take both from one image")
+    return Check("release", "ok", found)
+
+
 def judge_imports(report: Json) -> Check:
     part = report["parts"]["imports"]
     early = [name for name, was_there in part["loaded before"].items() if was_there]
@@ -175,6 +191,13 @@ def judge_warm_up(report: Json) -> Check:
         return Check("warm-up", "warn", f"{shapes}, no graph compiled", fix)
     graphs = "the plug-in counts no graphs" if compiled is None else f"{counted(compiled, 'graph')} compiled"
     return Check("warm-up", "ok", f"{shapes}, {graphs}, {part['seconds']:.0f} s")
+
+
+def judge_bias(report: Json) -> Check:
+    """The largest plane of a bias: from 2 GiB on a kernel returns NaN, so it is computed in several calls."""
+    bias = report["parts"]["engine"]["largest bias"]
+    size = f"{bias['queries']} x {bias['keys']}, {bias['bytes'] / 2**20:,.1f} MiB"
+    return Check("largest bias", "ok", f"{size}: {counted(bias['calls'], 'call')}")
 
 
 def judge_recompilation(report: Json) -> Check:
@@ -241,10 +264,12 @@ def gib(size: float) -> str:
 JUDGES: list[tuple[str | None, Callable[[Json], Check]]] = [
     (None, judge_hl_smi),
     (None, judge_packages),
+    ("imports", judge_release),
     ("imports", judge_imports),
     ("imports", judge_device),
     ("fused", judge_functions),
     ("engine", judge_warm_up),
+    ("engine", judge_bias),
     ("serving", judge_recompilation),
     ("serving", judge_fallbacks),
     ("engine", judge_memory),

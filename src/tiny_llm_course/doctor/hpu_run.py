@@ -114,6 +114,7 @@ class WatchedEngine:
             "options": SIZES,
             "is compiled": engine.extensions["shapes"].is_compiled,
             "shapes": engine.extensions["shapes"].num_shapes,
+            "largest bias": largest_bias(*engine.extensions["shapes"].largest_bias),
             "seconds": engine.setup_seconds,
             "moments": self.moments,
         }
@@ -130,6 +131,14 @@ class WatchedEngine:
         start = time.perf_counter()
         answers = served(self.engine)
         return {"answers": answers, "seconds": time.perf_counter() - start, "after": self.now()}
+
+
+def largest_bias(queries: int, keys: int) -> Json:
+    """The largest bias of a step in bf16: its axes, its bytes, and in how many calls it is computed."""
+    from tiny_llm_engine.arrays.torch import hpu
+
+    rows = hpu.rows_per_call(queries, 2 * keys)
+    return {"queries": queries, "keys": keys, "bytes": 2 * queries * keys, "calls": -(-queries // rows)}
 
 
 def served(engine: "LLMEngine") -> list[list[int]]:

@@ -3,7 +3,7 @@
 The kernel divides, and the maximum that its raw operator returns is rounded to the queries' type: two parts cannot be
 merged exactly. So a chunk's past and the rows of the step are the keys of *one* call with one mask, which is what
 vLLM's plug-in does for a prompt with a past. Decodes are plain products with float32 scores, and merge as on Day 3.3.
-Not run on a Gaudi.
+A step that is one prompt without a past needs no mask: the kernel knows causality. Not run on a Gaudi.
 """
 
 from dataclasses import dataclass
@@ -36,10 +36,27 @@ class FusedMask:
     decodes: Any = None
 
 
+@dataclass(frozen=True)
+class LonePrompt:
+    """What the kernel is told of a step that is one prompt without a past.
+
+    Args:
+        lengths: (1,) int32, the rows of the prompt.
+        padding: (T, 1, 1) booleans, the rows after them.
+    """
+
+    lengths: torch.Tensor
+    padding: torch.Tensor
+
+
 def fused_mask(
     solution: TorchSolution, inputs: PackedInputs, page_size: int, window: int | None = None
-) -> FusedMask:
+) -> FusedMask | LonePrompt:
     """The masks of a step; takes the arguments of Day 3.3's `packed_mask`."""
+    if inputs.lone_prompt is not None and window is None:
+        rows = torch.arange(inputs.token_ids.shape[0], device=inputs.token_ids.device)
+        padding = rows >= inputs.lone_prompt
+        return LonePrompt(inputs.lone_prompt.to(torch.int32), padding[:, None, None])
     mask = solution.packed_mask(inputs, page_size, window)
     # The kernel wants the queries' type. 0 and -inf are exact in bf16, which queries have here unless asked otherwise.
     own, chunks = mask.own.to(torch.bfloat16), mask.chunks
@@ -58,7 +75,7 @@ def attend_fused(
     value: torch.Tensor,
     key_pages: torch.Tensor,
     value_pages: torch.Tensor,
-    mask: FusedMask,
+    mask: FusedMask | LonePrompt,
     scale: float | None = None,
 ) -> torch.Tensor:
     """Day 3.3's `packed_attention` in one call of the device's kernel, with the past of the decodes merged in.
@@ -74,6 +91,8 @@ def attend_fused(
         (T, H, D) in query's type.
     """
     factor: float = query.shape[2] ** -0.5 if scale is None else scale
+    if isinstance(mask, LonePrompt):
+        return _attend_alone(query, key, value, mask, factor)
     keys, values = (
         _with_past(solution, own, pages, mask) for own, pages in ((key, key_pages), (value, value_pages))
     )
@@ -84,6 +103,16 @@ def attend_fused(
     return _decodes_with_past(
         solution, heads, query, key, value, key_pages, value_pages, mask.decodes, factor
     )
+
+
+def _attend_alone(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, prompt: LonePrompt, scale: float
+) -> torch.Tensor:
+    """(T, H, D): causal attention of the rows among themselves, and 0 in rows of padding."""
+    q, k, v = (part.transpose(0, 1)[None] for part in (query, key, value))
+    heads = hpu.fused_attention(q, k, v, scale, is_causal=True, lengths=prompt.lengths)[0].transpose(0, 1)
+    # No source says what the kernel leaves in rows of padding. NaN there would be keys of the next layer.
+    return torch.where(prompt.padding, 0, heads)
 
 
 def _with_past(

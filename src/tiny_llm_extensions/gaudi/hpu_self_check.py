@@ -44,6 +44,7 @@ def _self_check_cases() -> list[tuple[str, Callable, list[torch.Tensor]]]:
     normal = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.bfloat16)
     angles = torch.arange(5.0)[:, None] / 10 ** torch.linspace(0, 3, 64).repeat(2)
     query, key, value = normal(2, 4, 5, 128), normal(2, 2, 8, 128), normal(2, 2, 8, 128)
+    lengths = torch.tensor([5, 3], dtype=torch.int32)
     past = torch.full((5, 8), -torch.inf, dtype=torch.bfloat16).triu(4)
 
     def attend(
@@ -54,6 +55,14 @@ def _self_check_cases() -> list[tuple[str, Callable, list[torch.Tensor]]]:
         is_causal: bool = False,
     ) -> torch.Tensor:
         return fused_attention(q, k, v, 128**-0.5, bias, is_causal)
+
+    def attend_padded(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor
+    ) -> torch.Tensor:
+        """Without the rows of padding, which are undefined."""
+        out = fused_attention(q, k, v, 128**-0.5, is_causal=True, lengths=lengths)
+        padding = torch.arange(q.shape[2], device=q.device) >= lengths[:, None]
+        return torch.where(padding[:, None, :, None], 0, out)
 
     def statistics(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """What a merge uses: the output, and the logarithm of the sum, which does not depend on m."""
@@ -70,6 +79,7 @@ def _self_check_cases() -> list[tuple[str, Callable, list[torch.Tensor]]]:
         ("RoPE", apply_rope, [normal(2, 5, 4, 128), angles.cos(), angles.sin()]),
         ("attention", attend, [query, key, value]),
         ("causal attention", partial(attend, is_causal=True), [query, key[:, :, :5], value[:, :, :5]]),
+        ("causal attention with padding", attend_padded, [query, key[:, :, :5], value[:, :, :5], lengths]),
         ("causal attention with a past", attend, [query, key, value, past]),
         ("decode statistics", statistics, [query[:, :, :1], key, value, past[:1].float()]),
         ("mixture", mixture_of_experts, _mixture_inputs(normal)),

@@ -45,13 +45,18 @@ def put_capture_on(
     runner.forward_of = lambda bucket: replayed if is_captured(bucket) else plain
 
 
-def warm_up(runner: PackedRunner, on_progress: Progress = lambda done, total: None) -> None:
+def warm_up(
+    runner: PackedRunner,
+    on_progress: Progress = lambda done, total: None,
+    others: Sequence[tuple[PackedBatch, Bucket]] = (),
+) -> None:
     """Run every bucket that a load can need once, on a batch that writes only to the pad block.
 
     Each number of sampled rows also draws a token once: drawing has operations that the greedy choice has not.
 
     Args:
         on_progress: called as on_progress(done, total) after each bucket.
+        others: batches that have a graph of their own in a bucket, with this bucket.
 
     Raises:
         ValueError: the runner has no buckets.
@@ -64,7 +69,10 @@ def warm_up(runner: PackedRunner, on_progress: Progress = lambda done, total: No
         for temperature in temperatures:
             runner.compute(runner.buckets.padding_batch(runner.num_blocks, temperature), bucket)
         drawn.add(bucket.rows)
-        on_progress(done, len(listed))
+        on_progress(done, len(listed) + len(others))
+    for done, (batch, bucket) in enumerate(others, start=len(listed) + 1):
+        runner.compute(batch, bucket)
+        on_progress(done, len(listed) + len(others))
 
 
 def warm_up_on(

@@ -12,6 +12,7 @@ from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution_types import Bucket, Buckets, Network, PackedBatch, ServingPackage
 
 from ..engine_options import EngineOptions
+from ..gaudi.lone_prompts import buckets_of_lone_prompts
 from ..given import given_of
 from ..parallel.other_ranks import OtherRanks
 from ..runners import packed_runner
@@ -153,9 +154,26 @@ class StepShapes:
         """Run every shape that a step can have once, with a progress bar on a terminal."""
         with warm_up_bar() as on_progress:
             if self.buckets is not None:
-                warm_up(runner, on_progress)
+                warm_up(runner, on_progress, self._lone_prompts())
             else:
                 warm_up_on(runner, self._free_shapes(), on_progress)
+
+    def _lone_prompts(self) -> list[tuple[PackedBatch, Bucket]]:
+        """A prompt alone in each bucket where it has a graph of its own."""
+        if self.port.device != "hpu":
+            return []
+        batch = pad_batch(self.names, self.num_blocks, self.options.block_size, [(2, 0)])
+        return [(batch, bucket) for bucket in buckets_of_lone_prompts(self.buckets)]
+
+    @property
+    def largest_bias(self) -> tuple[int, int]:
+        """Queries and keys of the largest bias of a padded step on a Gaudi: its rows, and the pages that chunks read.
+
+        At 2³¹ bytes it is computed in several calls, see `hpu.fused_attention`.
+        """
+        listed = [] if self.buckets is None else self.buckets.warm_up_list()
+        sizes = [(b.tokens, b.tokens + (b.chunk_pages or 0) * self.options.block_size) for b in listed]
+        return max(sizes, key=lambda size: size[0] * size[1], default=(0, 0))
 
     def _free_shapes(self) -> list[PackedBatch]:
         options, limits = self.options, self.limits
@@ -167,7 +185,9 @@ class StepShapes:
         """Shapes of a step that are compiled or captured."""
         if not self.is_compiled:
             return 0
-        return len(self._free_shapes() if self.buckets is None else self.buckets.warm_up_list())
+        if self.buckets is None:
+            return len(self._free_shapes())
+        return len(self.buckets.warm_up_list()) + len(self._lone_prompts())
 
 
 def limits_of_steps(policy: str | None, has_chunks: bool, num_blocks: int) -> dict[str, int]:

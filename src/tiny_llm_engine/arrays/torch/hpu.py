@@ -215,6 +215,24 @@ def apply_rope_twin(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> to
     return torch.addcmul(wide * cos, torch.cat([-b, a], dim=-1), sin).to(x.dtype)
 
 
+# FusedSDPA counts the bytes of a plane of the bias, queries x keys, in a signed 32-bit number: with as many as this it
+# returns NaN and raises nothing. From vllm-gaudi's pull request 1749, measured there on a Gaudi 3.
+PLANE_BYTES = 2**31
+
+
+def rows_per_call(rows: int, row_bytes: int, limit: int = PLANE_BYTES) -> int:
+    """Queries of one call, so that the fewest calls of equal size have planes below the limit.
+
+    Args:
+        rows: queries in all.
+        row_bytes: bytes of the bias per query.
+        limit: bytes of a plane, which no call reaches unless one row does.
+    """
+    most = max(1, (limit - 1) // row_bytes)
+    calls = -(-rows // most)
+    return -(-rows // calls)
+
+
 def fused_attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -222,8 +240,15 @@ def fused_attention(
     scale: float,
     bias: torch.Tensor | None = None,
     is_causal: bool = False,
+    *,
+    lengths: torch.Tensor | None = None,
+    limit: int = PLANE_BYTES,
 ) -> torch.Tensor:
     """softmax(query @ keyᵀ · scale + bias) @ value; query head h reads key head h // (H / Hkv).
+
+    A bias whose plane reaches the limit is computed in tiles of queries. Rows are independent, so nothing is merged.
+    On CUDA the same tiles help torch's memory-efficient kernel, which reads wrong parts of a mask of more than 2³²
+    numbers (pytorch, issue 187227).
 
     Args:
         query: (B, H, L, D).
@@ -231,21 +256,41 @@ def fused_attention(
         scale: a number.
         bias: added to the scores, broadcastable to (B, H, L, S), in query's type.
         is_causal: for L = S; not supported together with a bias.
+        lengths: (B,) int32, with `is_causal`: the rows of each prompt; those after them are padding.
+        limit: bytes of a plane of the bias that no call may reach.
 
     Returns:
-        (B, H, L, D) in query's type. The row of a query that sees no key is undefined.
+        (B, H, L, D) in query's type. The row of a query that sees no key, or that is padding, is undefined.
     """
-    if bias is not None:
-        # The kernels need four axes, with one mask for all heads or one per head. Expanding makes a view, not a copy.
-        heads = bias.shape[-3] if bias.dim() > 2 else 1
-        bias = bias.expand(query.shape[0], heads, query.shape[2], key.shape[2])
-    if query.device.type != "hpu":
-        return fused_attention_twin(query, key, value, scale, bias, is_causal)
+    call = fused_attention_twin if query.device.type != "hpu" else fused_attention_call
+    L, S = query.shape[2], key.shape[2]
+    if bias is None:
+        return call(query, key, value, scale, None, is_causal, lengths)
+    # The kernels need four axes, with one mask for all heads or one per head. Expanding makes a view, not a copy.
+    heads = bias.shape[-3] if bias.dim() > 2 else 1
+    bias = bias.expand(query.shape[0], heads, L, S)
+    size = L if L == 1 else rows_per_call(L, S * bias.element_size(), limit)
+    if size == L:
+        return call(query, key, value, scale, bias, is_causal)
+    tiles = zip(query.split(size, dim=2), bias.split(size, dim=2), strict=True)
+    return torch.cat([call(q, key, value, scale, mask) for q, mask in tiles], dim=2)
+
+
+def fused_attention_call(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    bias: torch.Tensor | None = None,
+    is_causal: bool = False,
+    lengths: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """One call of FusedSDPA; see `fused_attention`."""
     from habana_frameworks.torch.hpex.kernels import FusedSDPA
 
     # By position: q, k, v, mask, dropout, causal, scale, softmax mode, recompute (the flash-style kernel, which keeps
     # no score matrix; one query has no matrix to keep), valid lengths, side of the padding (the default would be left).
-    options = (softmax_mode(query.dtype), query.shape[2] > 1, None, "right")
+    options = (softmax_mode(query.dtype), query.shape[2] > 1, lengths, "right")
     return FusedSDPA.apply(query, key, value, bias, 0.0, is_causal, scale, *options)
 
 
@@ -268,7 +313,9 @@ def fused_attention_twin(
     scale: float,
     bias: torch.Tensor | None = None,
     is_causal: bool = False,
+    lengths: torch.Tensor | None = None,
 ) -> torch.Tensor:
+    # A causal row sees no padding, which comes after it, so the lengths change nothing here.
     attend = partial(F.scaled_dot_product_attention, attn_mask=bias, is_causal=is_causal, scale=scale)
     B, H, L, D = query.shape
     if L == 1 and (bias is None or bias.shape[1] == 1):

@@ -6,6 +6,9 @@ import torch
 
 from ... import imitates, record
 
+# Bytes of one plane of a mask, (L, S), from which the device returns NaN. A test may set a smaller limit.
+PLANE_BYTES = 2**31
+
 
 class RotaryPosEmbeddingMode(Enum):
     BLOCKWISE = 0
@@ -71,7 +74,21 @@ class FusedSDPA(torch.autograd.Function):
         assert not is_causal or L == S, "which corner the kernel's triangle starts from is not documented"
         if attn_mask is not None:
             assert attn_mask.dtype == q.dtype and tuple(attn_mask.shape) in ((B, 1, L, S), (B, H, L, S))
-        return _attention(q, k, v, attn_mask, is_causal, scale)
+            if (
+                L * S * attn_mask.element_size() >= PLANE_BYTES
+            ):  # a signed 32-bit offset wraps, and nothing is raised
+                return torch.full_like(q, torch.nan)
+        out = _attention(q, k, v, attn_mask, is_causal, scale)
+        if valid_seq_len is None:
+            return out
+        assert valid_seq_len.dtype == torch.int32 and tuple(valid_seq_len.shape) == (B,)
+        # No source says what the rows of padding hold.
+        return out.masked_fill_(_padding(valid_seq_len, L)[:, None, :, None], torch.nan)
+
+
+def _padding(lengths, L):
+    """(B, L) booleans: the rows after the end of each text, with the padding on the right."""
+    return torch.arange(L, device="hpu") >= lengths[:, None]
 
 
 def _attention(q, k, v, attn_mask, is_causal, scale):
