@@ -169,9 +169,9 @@ class HpuDay:
         return bias
 
     def attend(self, parts: tuple[Any, Any, Any], bias: Any = None, **options: Any) -> Callable[[], object]:
-        from tiny_llm_engine.arrays.torch import hpu
+        from tiny_llm_engine.arrays.torch import fused
 
-        return partial(hpu.fused_attention, *parts, self.scale, bias, bias is None, **options)
+        return partial(fused.fused_attention, *parts, self.scale, bias, bias is None, **options)
 
     def lengths(self, *lengths: int) -> Any:
         import torch

@@ -13,8 +13,8 @@ from py_compile import PycInvalidationMode
 
 import pytest
 
-from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.machine import blas
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.machine.repo import MODELS, ROOT, command_modules
 
 from .order import place_in_a_run

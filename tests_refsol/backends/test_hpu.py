@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from tiny_llm_course.grading.flash import statistics64
-from tiny_llm_engine.arrays.torch import hpu
+from tiny_llm_engine.arrays.torch import fused, hpu
 from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_extensions.gaudi import hpu_quantized, hpu_self_check
 from tiny_llm_ref.torch_backend.flash_attention import fused_statistics
@@ -378,19 +378,19 @@ def test_rms_norm_twin():
     x, weight = normal(2, 3, 7), normal(7)
     wide = x.double().numpy()
     expected = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-3) * weight.double().numpy()
-    np.testing.assert_allclose(hpu.rms_norm(x, weight, 1e-3).numpy(), expected, atol=1e-6)
+    np.testing.assert_allclose(fused.rms_norm(x, weight, 1e-3).numpy(), expected, atol=1e-6)
 
 
 def test_rms_norm_takes_its_statistics_in_float32():
     x = torch.full((1, 4096), 300.0, dtype=torch.float16)  # 300² is no float16
-    assert hpu.rms_norm(x, torch.ones(4096)).tolist() == torch.ones(1, 4096).tolist()
+    assert fused.rms_norm(x, torch.ones(4096)).tolist() == torch.ones(1, 4096).tolist()
 
 
 def test_rope_twin_turns_the_pairs_of_the_two_halves():
     x, positions = normal(2, 5, 3, 8), np.arange(3, 8)
     angles = positions[:, None] * 100.0 ** (-np.arange(4) / 4)
     table = torch.tensor(np.concatenate([angles, angles], axis=-1))
-    turned = hpu.apply_rope(x, table.cos().float(), table.sin().float()).double().numpy()
+    turned = fused.apply_rope(x, table.cos().float(), table.sin().float()).double().numpy()
     pairs = x.double().numpy()[..., :4] + 1j * x.double().numpy()[..., 4:]
     expected = pairs * np.exp(1j * angles)[:, None, :]
     np.testing.assert_allclose(turned[..., :4] + 1j * turned[..., 4:], expected, atol=1e-6)
@@ -398,17 +398,17 @@ def test_rope_twin_turns_the_pairs_of_the_two_halves():
 
 def test_rope_accepts_other_positions_for_each_row_and_keeps_the_type():
     x, table = normal(2, 5, 3, 8), normal(2, 5, 8)
-    together = hpu.apply_rope(x, table.cos(), table.sin())
-    alone = [hpu.apply_rope(x[[i]], table[i].cos(), table[i].sin()) for i in range(2)]
+    together = fused.apply_rope(x, table.cos(), table.sin())
+    alone = [fused.apply_rope(x[[i]], table[i].cos(), table[i].sin()) for i in range(2)]
     assert torch.equal(together, torch.cat(alone))
-    assert hpu.apply_rope(x.bfloat16(), table.cos(), table.sin()).dtype == torch.bfloat16
+    assert fused.apply_rope(x.bfloat16(), table.cos(), table.sin()).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("H, H_kv", [(3, 3), (4, 2), (6, 1)])
 def test_attention_twin_groups_heads_and_knows_causality_of_a_square(H, H_kv):
     query, key, value = normal(2, H, 5, 8), normal(2, H_kv, 5, 8), normal(2, H_kv, 5, 8)
     for is_causal, bias in ((False, 0.0), (True, np.triu(np.full((5, 5), -np.inf), 1))):
-        ours = hpu.fused_attention(query, key, value, 0.3, is_causal=is_causal)
+        ours = fused.fused_attention(query, key, value, 0.3, is_causal=is_causal)
         np.testing.assert_allclose(ours.numpy(), attention(query, key, value, 0.3, bias), atol=1e-6)
 
 
@@ -416,7 +416,7 @@ def test_attention_twin_groups_heads_and_knows_causality_of_a_square(H, H_kv):
 def test_attention_twin_adds_masks_of_every_shape(shape):
     query, key, value = normal(2, 4, 3, 8), normal(2, 2, 7, 8), normal(2, 2, 7, 8)
     mask = normal(*shape)
-    ours = hpu.fused_attention(query, key, value, 0.5, mask)
+    ours = fused.fused_attention(query, key, value, 0.5, mask)
     np.testing.assert_allclose(ours.numpy(), attention(query, key, value, 0.5, mask.numpy()), atol=1e-6)
 
 
@@ -426,14 +426,14 @@ PLANES = [(8192, 131072, 2), (8192, 130944, 1), (32768, 32768, 2), (16384, 13107
 @pytest.mark.parametrize(("queries", "keys", "calls"), PLANES)
 def test_the_calls_that_a_bf16_mask_of_a_gaudi_needs(queries, keys, calls):
     """The first two are what the plug-in's authors measured: 2³¹ bytes, and a page less. Tiles have equal sizes."""
-    rows = hpu.rows_per_call(queries, 2 * keys)
+    rows = fused.rows_per_call(queries, 2 * keys)
     assert -(-queries // rows) == calls and queries - (calls - 1) * rows > rows - calls
 
 
 @pytest.mark.parametrize("limit", [1, 29, 57, 200, 10_000])
 def test_calls_are_below_the_limit_and_no_fewer_would_be(limit):
     for queries in range(1, 40):
-        rows = hpu.rows_per_call(queries, 28, limit)
+        rows = fused.rows_per_call(queries, 28, limit)
         calls = -(-queries // rows)
         assert rows * 28 < limit or rows == 1
         assert calls == 1 or -(-queries // (calls - 1)) * 28 >= limit
@@ -444,11 +444,11 @@ def test_tiles_of_queries_are_one_call_in_float64(monkeypatch, shape):
     """9 queries and 7 keys of 4 bytes. What fits is handed over as it is."""
     query, key, value, mask = normal(2, 4, 9, 8), normal(2, 2, 7, 8), normal(2, 2, 7, 8), normal(*shape)
     expected, seen = attention(query, key, value, 0.5, mask.numpy()), []
-    twin = hpu.fused_attention_twin
-    monkeypatch.setattr(hpu, "fused_attention_twin", lambda q, *rest: seen.append(q) or twin(q, *rest))
+    twin = fused.attention
+    monkeypatch.setattr(fused, "attention", lambda q, *rest: seen.append(q) or twin(q, *rest))
     for limit, rows in ((9 * 28, [5, 4]), (100, [3, 3, 3]), (9 * 28 + 1, [9])):
         seen.clear()
-        ours = hpu.fused_attention(query, key, value, 0.5, mask, limit=limit)
+        ours = fused.fused_attention(query, key, value, 0.5, mask, limit=limit)
         np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6)
         assert [each.shape[2] for each in seen] == rows
     assert seen[0] is query
@@ -462,7 +462,7 @@ def test_statistics_twin(H, H_kv, shape):
     mask = normal(*shape)
     mask[..., 2:] = -torch.inf
     mask[..., 1:2, :] = -torch.inf
-    o, m, l = hpu.fused_statistics(query, key, value, 0.5, mask)
+    o, m, l = fused.fused_statistics(query, key, value, 0.5, mask)
     arrays = (tensor.double().numpy() for tensor in (query, key, value))
     o64, m64, l64 = statistics64(*arrays, 0.5, mask.double().numpy())
     empty = l64 == 0
@@ -475,7 +475,7 @@ def test_statistics_twin(H, H_kv, shape):
 def test_statistics_twin_of_another_device_is_the_ports_own():
     """A device that is neither a Gaudi nor a CPU gets Day 2.4's tiles: here `meta`, which has shapes alone."""
     query, key = torch.empty(1, 4, 3, 8, device="meta"), torch.empty(1, 2, 7, 8, device="meta")
-    assert not hpu.has_statistics_kernel(query)
+    assert not fused.has_statistics_kernel(query)
     statistics = fused_statistics(query, key, key, None, torch.empty(3, 7, device="meta"))
     assert [tuple(part.shape) for part in statistics] == [(1, 4, 3, 8), (1, 4, 3), (1, 4, 3)]
 

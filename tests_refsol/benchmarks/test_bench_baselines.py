@@ -19,8 +19,8 @@ from benchmarks.baselines import BASELINES, hub_shape, module_of
 from benchmarks.own_process import OwnProcess
 from tiny_llm_course.trace.workload import SHORT, RequestSpec, Workload
 from tiny_llm_engine.loading import load_checkpoint
-from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.machine import blas
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint, shape
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.loading import random_network

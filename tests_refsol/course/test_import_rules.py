@@ -36,7 +36,7 @@ CACHE_ANSWER = (
     "A KV cache keeps the keys and values of past tokens, so each new token is computed once instead of the whole text "
     "again."
 )
-SOLUTION_TYPES = ENGINE / "solution_types.py"
+SOLUTION_TYPES = ENGINE / "solutions" / "solution_types.py"
 
 
 @cache

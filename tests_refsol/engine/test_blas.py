@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.machine import blas
+from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.machine.repo import SOURCES
 
 LINUX = sys.platform.startswith("linux")

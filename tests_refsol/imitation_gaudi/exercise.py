@@ -10,7 +10,7 @@ from tiny_llm_engine.solutions.port import Port
 b = Port("ref", "torch")
 import torch  # noqa: E402 (hpu.py precedes it)
 
-from tiny_llm_engine.arrays.torch import hpu  # noqa: E402
+from tiny_llm_engine.arrays.torch import fused, hpu  # noqa: E402
 from tiny_llm_extensions.gaudi import hpu_self_check  # noqa: E402
 
 report = {"device": b.device, "detection": vars(hpu.detect()), "available": hpu.available()}
@@ -18,7 +18,7 @@ b.TinyKvFullCache().materialize()
 if hpu.available():
     report["errors"] = dict(hpu_self_check.self_check("hpu"))
     x, table = b.array(np.ones((1, 2, 3, 4)), "bfloat16"), b.array(np.ones((2, 4)), "float32")
-    report["rotated"] = str(hpu.apply_rope(x, table, table).dtype)
+    report["rotated"] = str(fused.apply_rope(x, table, table).dtype)
     # Quantised weights in a linear layer: those that have whole zeros, and those that do not, which stay words.
     for name, shift in (("uint4", 0.0), ("words", 5.0)):
         w = np.random.default_rng(0).normal(size=(24, 128)) + shift
@@ -87,7 +87,7 @@ if hpu.available():
     report["planes"] = []
     for limit in (2**31, 20_000):
         record.calls.clear()
-        tiled = patch.object(hpu, "fused_attention", partial(hpu.fused_attention, limit=limit))
+        tiled = patch.object(fused, "fused_attention", partial(fused.fused_attention, limit=limit))
         with patch.object(kernels, "PLANE_BYTES", 20_000), tiled:
             found = packed_steps.error(hybrid)
         planes = [arguments[3] for name, arguments in record.calls if name == "FusedSDPA"]

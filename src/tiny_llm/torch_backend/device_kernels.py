@@ -6,7 +6,7 @@ from typing import cast
 
 import torch
 
-from tiny_llm_engine.arrays.torch import hpu
+from tiny_llm_engine.arrays.torch import fused
 
 from .basics import RMSNorm
 from .flash_attention import flash_attention_device, flash_attention_tiled
@@ -18,7 +18,7 @@ class _DeviceNorm(RMSNorm):
     """RMSNorm as one kernel: Gaudi's on an HPU, torch's elsewhere."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return hpu.rms_norm(x, self.weight, self.eps)
+        return fused.rms_norm(x, self.weight, self.eps)
 
 
 class _DeviceRoPE(RoPE):
@@ -29,7 +29,7 @@ class _DeviceRoPE(RoPE):
         return cos, sin
 
     def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        return hpu.apply_rope(x, cos, sin)
+        return fused.apply_rope(x, cos, sin)
 
 
 def _device_rope(dims: int, seq_len: int, base: float = 10000, traditional: bool = False) -> RoPE:

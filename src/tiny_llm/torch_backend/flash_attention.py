@@ -9,7 +9,7 @@ import math
 
 import torch
 
-from tiny_llm_engine.arrays.torch import hpu
+from tiny_llm_engine.arrays.torch import fused
 
 from .attention import causal_mask
 
@@ -166,13 +166,13 @@ def fused_statistics(
     Returns:
         (o, m, l), as `attention_statistics` returns them.
     """
-    if hpu.has_statistics_kernel(query):
-        return hpu.fused_statistics(query, key, value, scale, bias, seen)
+    if fused.has_statistics_kernel(query):
+        return fused.fused_statistics(query, key, value, scale, bias, seen)
     bias = bias.expand(query.shape[0], 1, query.shape[2], key.shape[2])
     if query.shape[2] == 1:
         return attention_statistics(query, key, value, scale, bias)
     o, m, l = flash_attention_tiled(query, key, value, scale, bias, return_statistics=True)
-    return (o, m, l) if seen is None else hpu.statistics_of_seen(bias, seen, o, m, l)
+    return (o, m, l) if seen is None else fused.statistics_of_seen(bias, seen, o, m, l)
 
 
 def fused_attention(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from tiny_llm_engine.machine.installation import INSTALL_WITHOUT_MLX, glibc, has_mlx_wheels
 from tiny_llm_engine.machine import blas
+from tiny_llm_engine.machine.installation import INSTALL_WITHOUT_MLX, glibc, has_mlx_wheels
 from tiny_llm_engine.machine.repo import MODELS
 from tiny_llm_engine.machine.torch_build import GAUDI_FIX, INTEL_MAC, Facts, is_intel_mac
 

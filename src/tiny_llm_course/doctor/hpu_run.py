@@ -135,9 +135,9 @@ class WatchedEngine:
 
 def largest_bias(queries: int, keys: int) -> Json:
     """The largest bias of a step in bf16: its axes, its bytes, and in how many calls it is computed."""
-    from tiny_llm_engine.arrays.torch import hpu
+    from tiny_llm_engine.arrays.torch import fused
 
-    rows = hpu.rows_per_call(queries, 2 * keys)
+    rows = fused.rows_per_call(queries, 2 * keys)
     return {"queries": queries, "keys": keys, "bytes": 2 * queries * keys, "calls": -(-queries // rows)}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tiny_llm_engine.arrays.torch import hpu
+from tiny_llm_engine.arrays.torch import fused
 from tiny_llm_engine.packed_model import PackedInputs
 
 from ..kernels.torch.solution import TorchSolution
@@ -97,7 +97,7 @@ def attend_fused(
         _with_past(solution, own, pages, mask) for own, pages in ((key, key_pages), (value, value_pages))
     )
     q, k, v = (part.transpose(0, 1)[None] for part in (query, keys, values))
-    heads = hpu.fused_attention(q, k, v, factor, mask.bias.to(query.dtype))[0].transpose(0, 1)
+    heads = fused.fused_attention(q, k, v, factor, mask.bias.to(query.dtype))[0].transpose(0, 1)
     if mask.decodes is None:
         return heads
     return _decodes_with_past(
@@ -110,7 +110,7 @@ def _attend_alone(
 ) -> torch.Tensor:
     """(T, H, D): causal attention of the rows among themselves, and 0 in rows of padding."""
     q, k, v = (part.transpose(0, 1)[None] for part in (query, key, value))
-    heads = hpu.fused_attention(q, k, v, scale, is_causal=True, lengths=prompt.lengths)[0].transpose(0, 1)
+    heads = fused.fused_attention(q, k, v, scale, is_causal=True, lengths=prompt.lengths)[0].transpose(0, 1)
     # No source says what the kernel leaves in rows of padding. NaN there would be keys of the next layer.
     return torch.where(prompt.padding, 0, heads)
 

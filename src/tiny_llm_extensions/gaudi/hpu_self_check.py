@@ -5,14 +5,8 @@ from functools import partial
 
 import torch
 
-from tiny_llm_engine.arrays.torch.hpu import (
-    apply_rope,
-    compile_static,
-    detect,
-    fused_attention,
-    fused_statistics,
-    rms_norm,
-)
+from tiny_llm_engine.arrays.torch.fused import apply_rope, fused_attention, fused_statistics, rms_norm
+from tiny_llm_engine.arrays.torch.hpu import compile_static, detect
 from tiny_llm_engine.arrays.torch.quantized_pages import QuantizedPages, to_fp8
 
 from .hpu_mixture import mixture_of_experts

@@ -169,7 +169,7 @@ class StepShapes:
     def largest_bias(self) -> tuple[int, int]:
         """Queries and keys of the largest bias of a padded step on a Gaudi: its rows, and the pages that chunks read.
 
-        At 2³¹ bytes it is computed in several calls, see `hpu.fused_attention`.
+        At 2³¹ bytes it is computed in several calls, see `fused.fused_attention`.
         """
         listed = [] if self.buckets is None else self.buckets.warm_up_list()
         sizes = [(b.tokens, b.tokens + (b.chunk_pages or 0) * self.options.block_size) for b in listed]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tiny_llm_engine.arrays.torch import hpu
+from tiny_llm_engine.arrays.torch import fused
 from tiny_llm_engine.packed_model import PackedInputs, PastReads
 
 
@@ -146,7 +146,7 @@ def attend_decodes(
         (R, H, D) in query's type.
     """
     keys, values = (_gather(pages, slots).transpose(1, 2) for pages in (key_pages, value_pages))
-    return hpu.fused_attention(query[:, :, None], keys, values, scale, mask[:, None, None])[:, :, 0]
+    return fused.fused_attention(query[:, :, None], keys, values, scale, mask[:, None, None])[:, :, 0]
 
 
 def attend_decodes_in_place(
@@ -224,4 +224,4 @@ def attend_chunk(
         )
     q, k, v = (part.transpose(0, 1)[None] for part in (query[chunk.rows], keys, values))
     causal = chunk.mask is None and chunk.rows.stop - chunk.rows.start > 1
-    return hpu.fused_attention(q, k, v, scale, chunk.mask, causal)[0].transpose(0, 1)
+    return fused.fused_attention(q, k, v, scale, chunk.mask, causal)[0].transpose(0, 1)
