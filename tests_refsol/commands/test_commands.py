@@ -19,8 +19,8 @@ from tiny_llm_course import commands, mdbook
 from tiny_llm_course.address import Day, Task, parse_day, parse_task
 from tiny_llm_course.commands import see
 from tiny_llm_course.tree import day_tests, days
+from tiny_llm_engine.machine import terminal
 from tiny_llm_engine.machine.installation import installed_backends
-from tiny_llm_engine.machine.ram import terminal
 from tiny_llm_engine.machine.repo import ROOT, command_modules
 from tiny_llm_extensions.arguments import whole_number
 

@@ -23,6 +23,7 @@ from tiny_llm_engine.models.checkpoint import Checkpoint
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.engine_options import EngineOptions
 from tiny_llm_extensions.gaudi.lone_prompts import put_lone_prompts_on
+from tiny_llm_extensions.graphs import step_shapes
 from tiny_llm_extensions.graphs.padded_steps import warm_up
 from tiny_llm_extensions.graphs.step_shapes import StepShapes, limits_of_steps
 from tiny_llm_extensions.make_loop import make_loop
@@ -168,11 +169,10 @@ def test_after_a_warm_up_no_step_has_a_new_shape(torch_port, strategy):
     assert load.preemptions and any(one.num_cached for one in load.sequences), "the load is a hard one"
 
 
-def test_a_gaudi_has_a_second_graph_for_a_prompt_alone_and_warms_it_up(torch_port):
-    given = SimpleNamespace(
-        fixed_sizes=lambda device: ("tokens", "pages"), cannot_compile=lambda device: None
-    )
-    port = SimpleNamespace(device="hpu", given=given)
+def test_a_gaudi_has_a_second_graph_for_a_prompt_alone_and_warms_it_up(torch_port, monkeypatch):
+    port = SimpleNamespace(device="hpu")
+    has = {"fixed_sizes": lambda device: ("tokens", "pages"), "cannot_compile": lambda device: None}
+    monkeypatch.setattr(step_shapes, "given_of", lambda port: SimpleNamespace(**has))
     options = EngineOptions(block_size=PAGE, max_num_seqs=SEQS, enable_prefix_caching=True)
     shapes = StepShapes(port, serving, options, EngineLimits(LEN, BUDGET, True), BLOCKS)
     listed = shapes.buckets.warm_up_list()

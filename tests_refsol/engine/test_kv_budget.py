@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tiny_llm_engine.machine import ram as machine
 from tiny_llm_engine.machine.installation import installed_backends
-from tiny_llm_engine.machine.ram import ram as machine
 from tiny_llm_engine.models.weights.random_weights import QWEN3_06B
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.profiling import kv_budget

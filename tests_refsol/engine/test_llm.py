@@ -24,8 +24,8 @@ from tiny_llm_course import capabilities
 from tiny_llm_course.address import Task
 from tiny_llm_course.trace.serve import EndlessTokenizer
 from tiny_llm_engine.llm import PLAIN
+from tiny_llm_engine.machine import progress_bar
 from tiny_llm_engine.machine.installation import installed_backends
-from tiny_llm_engine.machine.ram import progress_bar
 from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_engine.models.chat_template import ChatTemplate
 from tiny_llm_engine.solutions.port import Port

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from tiny_llm_course import answers, capabilities
-from tiny_llm_engine.machine.ram import installation
+from tiny_llm_engine.machine import installation
 from tiny_llm_engine.solutions import solution as solutions
 
 
