@@ -1,5 +1,6 @@
-// A step of decodes in one call, from ids to logits: the kernels of Day 4.1, and those between the products, by one team
-// of threads. A layer has nine parts; between two of them every thread waits for the others.
+// A step in one call, from ids to logits: the kernels of Day 4.1, that of chunks, and those between the products, by one
+// team of threads. Between two parts of a layer every thread waits for the others. Products are those of all rows. The row
+// of a decode attends as soon as its own key is kept; the rows of a chunk attend when the keys of all rows are.
 //
 // Each kernel is a file with names of its own, so it has a namespace. What they include stands here, outside of those.
 #include <algorithm>
@@ -24,6 +25,9 @@ namespace quantized {
 }
 namespace decodes {
 #include "decode_attention.cpp"
+}
+namespace prompts {
+#include "prompt_attention.cpp"
 }
 namespace between {
 #include "between_products.cpp"
@@ -53,6 +57,11 @@ struct Runs {
   const int64_t *starts, *counts, *runs;
 };
 
+// A chunk: neighbouring rows of a text that read `tokens` slots, those of the rows last.
+struct Text {
+  int64_t row, rows, tokens, slots;  // slots: where its own begin in `Step::text_slots`
+};
+
 // Keys and values, each (slots, kv_heads, head_size), and in int8 the scales of each, (slots, kv_heads).
 struct Pool {
   void *keys, *values;
@@ -62,14 +71,17 @@ struct Pool {
 struct Step {
   void *x, *logits;                  // (rows, size), and (num_samples, outputs of the head): written
   const float *cosines, *sines;      // (positions of a text, half of head_size)
-  Runs runs[2];                      // of layers without and with a window
+  Runs runs[2];                      // of layers without and with a window; rows of chunks have none
   const int64_t *positions, *slots;  // (rows)
   const int64_t* ids;                // (rows): x begins as these rows of the table, if there is one
   const int64_t* sample_rows;        // (num_samples): rows of x that reach the head, if there is one
+  const Text* texts;                 // (num_texts)
+  const int64_t* text_slots;         // (num_text_slots): each text's are filled up to a multiple of 16
   const Layer* layers;               // (num_layers)
   const Ends* ends;                  // null where there are no layers
   const Pool* pools;                 // (num_layers)
-  int64_t num_layers, num_samples, rows, size, heads, kv_heads, head_size, hidden;
+  int64_t num_layers, num_samples, num_texts, num_text_slots, window;  // no window is 0
+  int64_t rows, size, heads, kv_heads, head_size, hidden;
 };
 
 // Where threads wait for each other. They are as many as have come: OpenMP may give fewer than were asked for. One that
@@ -177,7 +189,7 @@ template <typename Number>
 struct Team {
   const Step& s;
   float eps, scale;
-  Number *x, *filled, *wide, *query;
+  Number *x, *filled, *wide, *query, *packed;
   void* rounded;
   float* scales;
   Member me;
@@ -223,7 +235,8 @@ struct Team {
       between::add_numbers(x + row * s.size + first, wide + row * s.size + first, count);
   }
 
-  // One head of keys of a row, and the queries that share it: RoPE, the row's own place in the pages, attention.
+  // One head of keys of a row, and the queries that share it: RoPE, the row's own place in the pages, and the attention
+  // of a row that is no part of a chunk.
   void attend(const Layer& l, const Rows<Number>& keys, const Rows<Number>& values, int64_t row, int64_t kv_head) {
     const int64_t queries = s.heads / s.kv_heads, size = s.head_size, place = s.slots[row] * s.kv_heads + kv_head;
     const int64_t angles = s.positions[row] * (size / 2);
@@ -236,8 +249,35 @@ struct Team {
     keep(keys, place, key);
     keep(values, place, head(s.heads + s.kv_heads + kv_head));
     const Runs& r = s.runs[l.is_windowed];
+    if (r.runs[row] == r.runs[row + 1]) return;
     const decodes::Decodes<Number> d{query, keys, values, filled, r.starts, r.counts, r.runs, s.heads, s.kv_heads, size, scale};
     task = blank(task, decodes::attend_row(d, row, kv_head));
+  }
+
+  prompts::Chunk<Number> chunk(const Text& t, bool is_windowed, const Rows<Number>& keys, const Rows<Number>& values) {
+    const int64_t numbers = s.kv_heads * s.head_size, before = t.row * s.heads * s.head_size;
+    return {query + before, keys, values, s.text_slots + t.slots, filled + before, packed + t.slots * numbers,
+            packed + (s.num_text_slots + t.slots) * numbers, t.rows, t.tokens, s.heads, s.kv_heads, s.head_size,
+            is_windowed ? s.window : 0, scale};
+  }
+
+  // `work(text, i)` for all i below `count(text)`, for every text.
+  template <typename Count, typename Work>
+  void take_texts(Count count, Work work) {
+    int64_t all = 0;
+    for (int64_t t = 0; t < s.num_texts; t++) all += count(s.texts[t]);
+    me.take(all, [&](int64_t i) {
+      const Text* text = s.texts;
+      for (; i >= count(*text); text++) i -= count(*text);
+      work(*text, i);
+    });
+  }
+
+  // The rows of all chunks, by the head of keys that they share.
+  void attend_texts(const Layer& l, const Rows<Number>& keys, const Rows<Number>& values) {
+    const auto of = [&](const Text& t) { return chunk(t, l.is_windowed, keys, values); };
+    take_texts([&](const Text& t) { return of(t).pieces_to_pack(); }, [&](const Text& t, int64_t i) { pack_piece(of(t), i); });
+    take_texts([&](const Text& t) { return of(t).pieces(); }, [&](const Text& t, int64_t i) { attend_piece(of(t), i); });
   }
 
   void gate(const Layer& l, int64_t row, int64_t column, int64_t count) {
@@ -255,6 +295,7 @@ struct Team {
     };
     multiply(l.in, 3, s.rows, wide, norm(l.input_norm), nothing);
     me.take(s.rows * s.kv_heads, [&](int64_t i) { attend(l, keys, values, i / s.kv_heads, i % s.kv_heads); });
+    if (s.num_texts > 0) attend_texts(l, keys, values);
     multiply(&l.out, 1, s.rows, wide, nothing, add);
     multiply(l.gate_up, 2, s.rows, wide, norm(l.mlp_norm), nothing);
     multiply(&l.down, 1, s.rows, wide, [&](auto... where) { gate(l, where...); }, add);
@@ -278,6 +319,7 @@ static int compute(const Step& s, float eps, float scale, int threads) {
   const int64_t widest = std::max({s.size, heads + 2 * s.kv_heads * s.head_size, 2 * s.hidden});
   const int64_t rows = std::max(s.rows, s.num_samples);
   const std::unique_ptr<Number[]> numbers(new Number[rows * (most + widest + heads)]);
+  const std::unique_ptr<Number[]> packed(new Number[2 * s.num_text_slots * s.kv_heads * s.head_size]);
   const std::unique_ptr<int16_t[]> rounded(new int16_t[rows * most]);
   const std::unique_ptr<float[]> scales(new float[rows * 2 * most / 32]);
   Number *filled = numbers.get(), *wide = filled + rows * most, *query = wide + rows * widest;
@@ -290,7 +332,7 @@ static int compute(const Step& s, float eps, float scale, int threads) {
 #else
     const Member me{meeting, 0, 1};
 #endif
-    Team<Number> team{s, eps, scale, (Number*)s.x, filled, wide, query, rounded.get(), scales.get(), me, task};
+    Team<Number> team{s, eps, scale, (Number*)s.x, filled, wide, query, packed.get(), rounded.get(), scales.get(), me, task};
     team.compute();
     task = team.task;
   }
