@@ -23,6 +23,9 @@ namespace product {
 namespace quantized {
 #include "quantized_product.cpp"
 }
+namespace tiles {
+#include "quantized_tiles.h"
+}
 namespace decodes {
 #include "decode_attention.cpp"
 }
@@ -129,10 +132,11 @@ struct Member {
 };
 
 constexpr int64_t PIECE = quantized::MOST_COLUMNS;  // columns of a row that one thread fills: whole groups
+constexpr int64_t MANY_ROWS = 32;  // which are enough for all threads, and multiplied in tiles
 
 static quantized::QuantizedProduct quantized_product(const Matrix& m, const void* x, void* y, int64_t rows, void* rounded,
                                                      float* scales, bool is_bf16) {
-  float* sums = scales + (m.bits > 0 ? rows * (m.columns / m.group) : 0);
+  float* sums = scales + (m.bits > 0 ? tiles::Tiles{rows}.numbers(m.columns / m.group) : 0);
   return {x, (const uint8_t*)m.w, m.constants, m.bias, y, rounded, scales, sums, rows, m.outputs, m.columns,
           int(m.group), int(m.bits), int(m.type_of_constants), int(m.x_bits), is_bf16};
 }
@@ -196,29 +200,50 @@ struct Team {
   int task;
 
   // y = filled Wᵀ for each of `count` matrices and all rows. First `fill(row, column, count)` writes pieces of `filled`,
-  // and after a block of outputs is computed `finish(first, count)` reads them.
+  // and `finish(row, rows, column, columns)` reads pieces of y that are computed.
   template <typename Fill, typename Finish>
   void multiply(const Matrix* m, int count, int64_t rows, Number* y, Fill fill, Finish finish) {
     const Matrix* first = m;
     for (; m < first + count && m->outputs > 0; y += rows * m->outputs, m++) {
       const auto p = quantized_product(*m, filled, y, rows, rounded, scales, sizeof(Number) == 2);
-      const int64_t pieces = (m->columns + PIECE - 1) / PIECE;
+      const bool in_tiles = rows >= MANY_ROWS && m->bits > 0 && m->x_bits == 16;
+      const int64_t piece = rows >= MANY_ROWS ? m->columns : PIECE, pieces = (m->columns + piece - 1) / piece;
       me.share(rows * pieces, [&](int64_t i) {
-        const int64_t row = i / pieces, column = i % pieces * PIECE, some = std::min(PIECE, m->columns - column);
+        const int64_t row = i / pieces, column = i % pieces * piece, some = std::min(piece, m->columns - column);
         if (m == first) fill(row, column, some);
+        if (in_tiles) return tiles::round_groups(p, filled, row, column, column + some);
         for (int64_t g = column; m->bits > 0 && g < column + some; g += m->group) round_group(p, g / m->group * rows + row);
       });
-      const int64_t blocks = m->bits > 0 ? 1 : product::BLOCKS, all = (m->outputs + LINE - 1) / LINE;
-      me.share((all + blocks - 1) / blocks, [&](int64_t i) {
-        task = blank(task, multiply_block(*m, p, rows, y, i * blocks));
-        finish(i * blocks * LINE, std::min(blocks * LINE, m->outputs - i * blocks * LINE));
-      });
+      if (in_tiles)
+        multiply_tiles(p, finish);
+      else
+        multiply_blocks(*m, p, y, finish);
     }
+  }
+
+  template <typename Finish>
+  void multiply_tiles(const quantized::QuantizedProduct& p, Finish finish) {
+    me.take(tiles::pieces_of(p), [&](int64_t i) {
+      const auto piece = tiles::piece_at(p, i);
+      multiply_piece(p, piece);
+      const int64_t column = piece.block * LINE;
+      finish(piece.row, piece.rows, column, std::min(piece.blocks * LINE, p.outputs - column));
+    });
+  }
+
+  // By the kernels of Day 4.1.
+  template <typename Finish>
+  void multiply_blocks(const Matrix& m, const quantized::QuantizedProduct& p, Number* y, Finish finish) {
+    const int64_t blocks = m.bits > 0 ? 1 : product::BLOCKS;
+    me.share((p.blocks() + blocks - 1) / blocks, [&](int64_t i) {
+      task = blank(task, multiply_block(m, p, p.rows, y, i * blocks));
+      finish(0, p.rows, i * blocks * LINE, std::min(blocks * LINE, m.outputs - i * blocks * LINE));
+    });
   }
 
   int multiply_block(const Matrix& m, const quantized::QuantizedProduct& p, int64_t rows, Number* y, int64_t b) {
     if (m.bits == 0)
-      return multiply_blocks(product::Product<Number>{filled, (const Number*)m.w, m.bias, y, rows, m.outputs, m.columns}, b);
+      return ::multiply_blocks(product::Product<Number>{filled, (const Number*)m.w, m.bias, y, rows, m.outputs, m.columns}, b);
     return quantized::multiply_block(p, b);
   }
 
@@ -229,10 +254,10 @@ struct Team {
                            filled + row * s.size + column, count);
   }
 
-  // x += some columns of wide
-  void add_residual(int64_t first, int64_t count) {
-    for (int64_t row = 0; row < s.rows; row++)
-      between::add_numbers(x + row * s.size + first, wide + row * s.size + first, count);
+  // x += some columns of some rows of wide
+  void add_residual(int64_t from, int64_t rows, int64_t column, int64_t count) {
+    for (int64_t row = from; row < from + rows; row++)
+      between::add_numbers(x + row * s.size + column, wide + row * s.size + column, count);
   }
 
   // One head of keys of a row, and the queries that share it: RoPE, the row's own place in the pages, and the attention
@@ -289,7 +314,7 @@ struct Team {
     const Rows<Number> keys{(Kept<Number>*)pool.keys, pool.key_scales, s.head_size};
     const Rows<Number> values{(Kept<Number>*)pool.values, pool.value_scales, s.head_size};
     const auto nothing = [](auto...) {};
-    const auto add = [&](int64_t first, int64_t count) { add_residual(first, count); };
+    const auto add = [&](auto... where) { add_residual(where...); };
     const auto norm = [&](const void* weight) {
       return [=](int64_t row, auto... where) { normalize(weight, row, row, where...); };
     };
@@ -320,8 +345,8 @@ static int compute(const Step& s, float eps, float scale, int threads) {
   const int64_t rows = std::max(s.rows, s.num_samples);
   const std::unique_ptr<Number[]> numbers(new Number[rows * (most + widest + heads)]);
   const std::unique_ptr<Number[]> packed(new Number[2 * s.num_text_slots * s.kv_heads * s.head_size]);
-  const std::unique_ptr<int16_t[]> rounded(new int16_t[rows * most]);
-  const std::unique_ptr<float[]> scales(new float[rows * 2 * most / 32]);
+  const std::unique_ptr<int16_t[]> rounded(new int16_t[tiles::Tiles{rows}.numbers(most)]);
+  const std::unique_ptr<float[]> scales(new float[tiles::Tiles{rows}.numbers(2 * most / 32)]);
   Number *filled = numbers.get(), *wide = filled + rows * most, *query = wide + rows * widest;
   Meeting meeting;
   int task = 0;

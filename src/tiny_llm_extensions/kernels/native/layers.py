@@ -22,7 +22,7 @@ from .quantized_product import QuantizedKernel
 
 POOL_FIELDS = 4  # of a `Pool` in C++
 TEXT_FIELDS = 4  # of a `Text`
-INCLUDED = "between_products.cpp", "prompt_attention.cpp"
+INCLUDED = "between_products.cpp", "prompt_attention.cpp", "quantized_tiles.h"
 NO_MATRIX = [0] * 9  # a `Matrix` in C++
 
 

@@ -6,7 +6,7 @@
 #include "kept.h"
 
 constexpr int BLOCKS = WIDTH == 16 ? 4 : 1;  // lines and queries that are multiplied together: sums stay in registers
-constexpr int ROWS = WIDTH == 16 ? 6 : WIDTH == 8 ? 4 : 2;
+constexpr int ROWS = WIDTH >= 8 ? 6 : 2;
 constexpr int TOKENS = 256;     // that one round of the online softmax takes
 constexpr int MOST_SIZE = 256;  // of a head
 
