@@ -1,4 +1,4 @@
-"""Small models of native layers, on either port, and a step of decodes of them."""
+"""Small models of native layers, on either port, and steps of decodes and of chunks of them."""
 
 import gc
 from typing import Any
@@ -26,12 +26,15 @@ KERNELS = ("product", "quantized_product", "decode_attention")
 NAMES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "embed")
 
 
-def native_model(port: Port, kinds: str = KINDS["plain"], rounds: str = "int8", **sizes: Any) -> Any:
+def native_model(
+    port: Port, kinds: str = KINDS["plain"], rounds: str = "int8", chunk_kernel: bool = True, **sizes: Any
+) -> Any:
     """A model whose matrices have these kinds, with the kernels' layers on it.
 
     Args:
         kinds: one of `KINDS`.
         rounds: what activations are rounded to for quantised matrices.
+        chunk_kernel: see `use_native_layers`.
         sizes: of the model, instead of `SIZES` and `HEADS`.
     """
     case = small_model(3, **SIZES | HEADS | sizes)
@@ -44,22 +47,28 @@ def native_model(port: Port, kinds: str = KINDS["plain"], rounds: str = "int8", 
     model = port.Qwen3ModelWeek3(Checkpoint(case.config, weights), attention="device")
     given_of(port).use_packed_kernels(model)
     given_of(port).use_products(model, "native")
-    given_of(port).use_native_layers(model)
+    given_of(port).use_native_layers(model, chunk_kernel)
     return model
 
 
-def decoded(port, model, rows, kept="auto"):
-    """Logits of a step of decodes after their prompts, and all keys and values. The second row is not sampled."""
+def steps(port, model, rows, kept="auto"):
+    """Logits of three steps, and all keys and values: prompts, one token more of each, and a hybrid step.
+
+    The hybrid step has a decode of each request, of which the second is not sampled, the next chunk of a prompt, and a
+    prompt of one token.
+    """
     numbers = np.random.default_rng(rows)
-    server = PackedServing(port, port.serving, model, num_blocks=100, kv_cache_dtype=kept)
-    sizes = [2 + 3 * row % 23 for row in range(rows)]
+    server = PackedServing(port, port.serving, model, num_blocks=150, kv_cache_dtype=kept)
+    sizes = [3 + 3 * row % 23 for row in range(rows)] + [40, 1]
     texts = [numbers.integers(0, model.config.vocab_size, size=size).tolist() for size in sizes]
-    made = [server.sequence(text, number) for number, text in enumerate(texts)]
-    pasts = [size - 1 - (number == 1) for number, size in enumerate(sizes)]
-    server.run([(sequence, 0, past) for sequence, past in zip(made, pasts, strict=True)])
-    logits = server.run([(sequence, past, 1) for sequence, past in zip(made, pasts, strict=True)])
+    *made, long, short = (server.sequence(text, number) for number, text in enumerate(texts))
+    pasts = [size - 2 - (number == 1) for number, size in enumerate(sizes[:rows])]
+    ran = [server.run([*zip(made, [0] * rows, pasts, strict=True), (long, 0, 11)])]
+    for tokens, others in ((1, []), (2, [(long, 11, 29), (short, 0, 1)])):
+        decodes = [(sequence, past + tokens - 1, 1) for sequence, past in zip(made, pasts, strict=True)]
+        ran.append(server.run([*decodes, *others]))
     kept = [port.numpy(part) for pool in server.runner.pools for part in pool.arrays]
-    return [np.stack(logits), *kept]
+    return [*(np.stack(logits) for logits in ran if logits), *kept]
 
 
 def assert_model_keeps_no_pool(port, model):

@@ -1,4 +1,4 @@
-"""All layers of a step of decodes in one call: the same numbers as layer by layer, and when there is no such call."""
+"""All layers of a step in one call: the same numbers as layer by layer, and when there is no such call."""
 
 from functools import partial
 from weakref import ref
@@ -9,8 +9,10 @@ import torch
 
 from support.packed import PackedServing
 from tests_refsol.engine import native_cases
-from tests_refsol.engine.native_cases import FAMILIES, HEADS, KINDS, decoded
+from tests_refsol.engine.native_cases import FAMILIES, HEADS, KINDS, steps
+from tiny_llm_engine.scheduled import Scheduled
 from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.step_loop import put_prompt_rows_into
 from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.kernels.torch import large_pages, native_step, products
 
@@ -37,14 +39,14 @@ def native_model(port, monkeypatch):
     return partial(native_cases.native_model, port)
 
 
-def assert_same(port, model, rows, calls, kept="auto"):
-    """The logits and the pages, to the last bit."""
+def assert_same(port, model, rows, kept="auto", calls=3):
+    """The logits and the pages, to the last bit; each step is one call."""
     counted, step = [], model.compute
     step.kernel = Counting(step.kernel, counted)
-    found = decoded(port, model, rows, kept)
+    found = steps(port, model, rows, kept)
     assert len(counted) == calls
     del model.compute
-    for actual, expected in zip(found, decoded(port, model, rows, kept), strict=True):
+    for actual, expected in zip(found, steps(port, model, rows, kept), strict=True):
         np.testing.assert_array_equal(actual, expected)
 
 
@@ -61,14 +63,14 @@ class Counting:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kinds", KINDS)
-def test_a_step_of_decodes_is_that_of_its_layers(port, native_model, family, kinds):
-    assert_same(port, native_model(KINDS[kinds], **FAMILIES[family]), 3, calls=1)
+def test_a_step_is_that_of_its_layers(port, native_model, family, kinds):
+    assert_same(port, native_model(KINDS[kinds], **FAMILIES[family]), 3)
 
 
 @pytest.mark.parametrize("kept", ["int8", "fp8_e4m3"])
 @pytest.mark.parametrize("family", ["qwen3", "windowed"])
 def test_pages_in_eight_bits_are_those_of_the_layers(port, native_model, family, kept):
-    assert_same(port, native_model(KINDS["4"], **FAMILIES[family]), 3, calls=1, kept=kept)
+    assert_same(port, native_model(KINDS["4"], **FAMILIES[family]), 3, kept)
 
 
 @pytest.mark.parametrize(("count", "rows"), [(1, 1), (1, 16), (2, 1), (2, 2), (2, 7), (3, 5), (5, 16)])
@@ -76,24 +78,32 @@ def test_pages_in_eight_bits_are_those_of_the_layers(port, native_model, family,
 def test_threads_share_any_number_of_rows(port, native_model, threads, count, rows, kinds):
     """Also when there are more threads than cores, or than pieces."""
     threads(count)
-    assert_same(port, native_model(KINDS[kinds], "int16"), rows, calls=1)
+    assert_same(port, native_model(KINDS[kinds], "int16"), rows)
 
 
 @pytest.mark.parametrize("heads", [(1, 1), (4, 4), (16, 1), (5, 5)])
 def test_heads_that_share_keys(port, native_model, heads):
     sizes = dict(zip(HEADS, heads, strict=True))
-    assert_same(port, native_model(KINDS["4"], **sizes, head_dim=64), 4, calls=1)
+    assert_same(port, native_model(KINDS["4"], **sizes, head_dim=64), 4)
 
 
-def test_a_step_with_a_prompt_goes_layer_by_layer(port, native_model):
-    """A prompt of one token, too: it has no past."""
-    model = native_model()
-    server, counted = PackedServing(port, port.serving, model), []
-    model.compute.kernel = Counting(model.compute.kernel, counted)
-    first, second = server.sequence([3, 1, 4], 0), server.sequence([5], 1)
-    server.run([(first, 0, 2)])
-    server.run([(first, 2, 1), (second, 0, 1)])
-    assert not counted
+def test_where_chunks_have_another_kernel_their_steps_go_layer_by_layer(port, native_model):
+    assert_same(port, native_model(chunk_kernel=False), 3, calls=1)
+
+
+def test_prompts_have_their_log_probabilities(port, native_model):
+    """Their rows reach the head beside those that are sampled."""
+    model, found = native_model(), []
+    for _ in range(2):
+        server = PackedServing(port, port.serving, model)
+        sequence = server.sequence([3, 1, 4, 1, 5], prompt_logprobs=2)
+        for entry in (Scheduled(sequence, 0, 3), Scheduled(sequence, 3, 2)):
+            batch = port.serving.pack([entry])
+            put_prompt_rows_into(batch, [entry])
+            server.runner.run(batch)
+        found.append([each.logprob for each in sequence.prompt_sampled.values()])
+        vars(model).pop("compute", None)
+    assert len(found[0]) == 4 and found[0] == found[1]
 
 
 @pytest.mark.parametrize("name", native_cases.KERNELS)

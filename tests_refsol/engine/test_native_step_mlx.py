@@ -1,4 +1,4 @@
-"""All layers of a step of decodes in one call on MLX: nearly the numbers of its layers, whose operations are MLX's."""
+"""All layers of a step in one call on MLX: nearly the numbers of its layers, whose operations are MLX's."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ import pytest
 
 from support.close import assert_close
 from tests_refsol.engine import native_cases
-from tests_refsol.engine.native_cases import FAMILIES, KINDS, decoded, native_model
+from tests_refsol.engine.native_cases import FAMILIES, KINDS, native_model, steps
 from tiny_llm_engine.arrays.mlx.kv_pools import TinyKvPagedPool
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.cold_blocks.mlx.host_pages import HostPages
@@ -24,10 +24,10 @@ def port_of(dtype):
 
 
 def assert_near(port, model, rows, kept="auto"):
-    found = decoded(port, model, rows, kept)
+    found = steps(port, model, rows, kept)
     del model.compute
     atol = CLOSE[port.float_dtype] if kept == "auto" else 0.2
-    for actual, expected in zip(found, decoded(port, model, rows, kept), strict=True):
+    for actual, expected in zip(found, steps(port, model, rows, kept), strict=True):
         if kept == "int8" and actual.dtype == np.int8:
             assert np.abs(actual.astype(int) - expected).max() <= 1, "more than rounding to the next number"
         else:
@@ -37,7 +37,7 @@ def assert_near(port, model, rows, kept="auto"):
 @pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kinds", ["plain", "mixed", "apart"])
-def test_a_step_of_decodes_is_that_of_its_layers(dtype, family, kinds):
+def test_a_step_is_that_of_its_layers(dtype, family, kinds):
     port = port_of(dtype)
     assert_near(port, native_model(port, KINDS[kinds], "int16", **FAMILIES[family]), 3)
 

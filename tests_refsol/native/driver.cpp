@@ -21,9 +21,7 @@ namespace between {
 namespace plain {
 #include "product.cpp"
 }
-namespace quantized {
-#include "quantized_product.cpp"
-}
+#include "quantized_tiles.cpp"
 using plain::multiply_bf16, plain::multiply_float, quantized::multiply_quantized;
 #endif
 using attention::attend_decodes;
@@ -77,6 +75,10 @@ static int run_quantized(const std::vector<Constant>& constants, int type, int64
                                  bits, sizeof(Number) == 2, type, x_bits, 2);
     failed |= check_quantized(x, w, constants, y, rows, outputs, groups, group, bits, x_bits);
   }
+  std::vector<Number> y(rows * outputs);
+  failed |= multiply_many(x.data(), w.data(), constants.data(), nullptr, y.data(), rows, outputs, columns, group, bits,
+                          sizeof(Number) == 2, type, 16, 2);
+  failed |= check_quantized(x, w, constants, y, rows, outputs, groups, group, bits, 16);
   return failed;
 }
 
@@ -137,7 +139,7 @@ static int run_all() {
   for (int64_t rows : {1, 2, 5, 13})
     for (int64_t outputs : {1, 16, 65, 130})
       for (int64_t columns : {1, 2, 33}) failed |= run_product<Number>(rows, outputs, columns, columns == 33);
-  for (int64_t rows : {1, 3, 9})
+  for (int64_t rows : {1, 3, 9, 35})
     for (int64_t outputs : {1, 17, 48})
       for (int group : {32, 64, 128})
         for (int bits : {4, 8}) failed |= run_quantized<Number>(rows, outputs, group, bits);

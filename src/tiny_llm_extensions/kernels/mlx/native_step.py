@@ -1,4 +1,4 @@
-"""A step of decodes in one call, by `layers.cpp`.
+"""A step in one call, by `layers.cpp`.
 
 Operation by operation, a layer of MLX is some thirty arrays, each with its place in a graph. For one token of a small
 model this takes many times as long as reading the weights. The call writes the keys and values of the step where they
@@ -27,13 +27,14 @@ class NativeStep(LayersStep):
     Args:
         model: whose layers each are one that `_is_native`, or such a layer with a window.
         kernel: `layers.cpp` with the solution's kernels.
+        takes_chunks: see `LayersStep`.
     """
 
-    def __init__(self, model: Any, kernel: LayersKernel):
+    def __init__(self, model: Any, kernel: LayersKernel, takes_chunks: bool):
         first = inner_layer(model.layers[0])
         self._biases: list[NativeArray] = []
-        eps = first.input_layernorm.eps
-        super().__init__(model, kernel, eps, _sizes(first), NAMES, mx.array, available_threads)
+        eps, of_mlx = first.input_layernorm.eps, (NAMES, mx.array, available_threads)
+        super().__init__(model, kernel, eps, _sizes(first), *of_mlx, takes_chunks)
 
     def _native(self, numbers: mx.array) -> NativeArray:
         return native_array(numbers)
@@ -72,12 +73,12 @@ def _addresses_of(pool: Any) -> list[int]:
     return pool.known_addresses
 
 
-def use_native_step(model: Any, kernel: LayersKernel) -> None:
+def use_native_step(model: Any, kernel: LayersKernel, takes_chunks: bool) -> None:
     """Puts a `NativeStep` on a model whose layers it can compute, where the kernel works."""
     inner = [inner_layer(layer) for layer in model.layers]
     is_whole = model.is_first and model.is_last  # not a stage of a pipeline
     if is_whole and all(_is_native(layer, model.norm.weight.dtype) for layer in inner) and kernel.works:
-        model.compute = NativeStep(model, kernel)
+        model.compute = NativeStep(model, kernel, takes_chunks)
 
 
 def _is_native(layer: Any, dtype: mx.Dtype) -> bool:

@@ -97,10 +97,10 @@ def quantized_ways(solution: MlxSolution) -> dict[str, ProductWay]:
 
 
 def use_native_layers(solution: MlxSolution, model: Any, chunk_kernel: bool = True) -> None:
-    """Attention by the kernels of Day 4.1 where the products of a layer are, and all layers of decodes in one call."""
+    """Attention by the kernels of Day 4.1 where the products of a layer are, and a step in one call."""
     if any(map(has_kernels, map(inner_layer, model.layers))):
         _attend_in_pages(solution, model)
-        use_native_step(model, solution.NATIVE.layers)
+        use_native_step(model, solution.NATIVE.layers, chunk_kernel)
 
 
 def has_kernels(layer: Any) -> bool:

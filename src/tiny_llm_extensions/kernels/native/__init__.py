@@ -42,7 +42,7 @@ class NativeKernels:
 
     @cached_property
     def layers(self) -> LayersKernel:
-        """All layers of a step of decodes, by the three others."""
+        """All layers of a step, by the three others."""
         return LayersKernel(self.package, (self.product, self.quantized_product, self.decode_attention))
 
     def prepare(self, kv_cache_dtype: str) -> None:

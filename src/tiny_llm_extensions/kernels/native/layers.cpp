@@ -1,5 +1,6 @@
-// A step of decodes in one call, from ids to logits: the kernels of Day 4.1, and those between the products, by one team
-// of threads. A layer has nine parts; between two of them every thread waits for the others.
+// A step in one call, from ids to logits: the kernels of Day 4.1, that of chunks, and those between the products, by one
+// team of threads. Between two parts of a layer every thread waits for the others. Products are those of all rows. The row
+// of a decode attends as soon as its own key is kept; the rows of a chunk attend when the keys of all rows are.
 //
 // Each kernel is a file with names of its own, so it has a namespace. What they include stands here, outside of those.
 #include <algorithm>
@@ -22,8 +23,14 @@ namespace product {
 namespace quantized {
 #include "quantized_product.cpp"
 }
+namespace tiles {
+#include "quantized_tiles.h"
+}
 namespace decodes {
 #include "decode_attention.cpp"
+}
+namespace prompts {
+#include "prompt_attention.cpp"
 }
 namespace between {
 #include "between_products.cpp"
@@ -53,6 +60,11 @@ struct Runs {
   const int64_t *starts, *counts, *runs;
 };
 
+// A chunk: neighbouring rows of a text that read `tokens` slots, those of the rows last.
+struct Text {
+  int64_t row, rows, tokens, slots;  // slots: where its own begin in `Step::text_slots`
+};
+
 // Keys and values, each (slots, kv_heads, head_size), and in int8 the scales of each, (slots, kv_heads).
 struct Pool {
   void *keys, *values;
@@ -62,14 +74,17 @@ struct Pool {
 struct Step {
   void *x, *logits;                  // (rows, size), and (num_samples, outputs of the head): written
   const float *cosines, *sines;      // (positions of a text, half of head_size)
-  Runs runs[2];                      // of layers without and with a window
+  Runs runs[2];                      // of layers without and with a window; rows of chunks have none
   const int64_t *positions, *slots;  // (rows)
   const int64_t* ids;                // (rows): x begins as these rows of the table, if there is one
   const int64_t* sample_rows;        // (num_samples): rows of x that reach the head, if there is one
+  const Text* texts;                 // (num_texts)
+  const int64_t* text_slots;         // (num_text_slots): each text's are filled up to a multiple of 16
   const Layer* layers;               // (num_layers)
   const Ends* ends;                  // null where there are no layers
   const Pool* pools;                 // (num_layers)
-  int64_t num_layers, num_samples, rows, size, heads, kv_heads, head_size, hidden;
+  int64_t num_layers, num_samples, num_texts, num_text_slots, window;  // no window is 0
+  int64_t rows, size, heads, kv_heads, head_size, hidden;
 };
 
 // Where threads wait for each other. They are as many as have come: OpenMP may give fewer than were asked for. One that
@@ -117,10 +132,11 @@ struct Member {
 };
 
 constexpr int64_t PIECE = quantized::MOST_COLUMNS;  // columns of a row that one thread fills: whole groups
+constexpr int64_t MANY_ROWS = 32;  // which are enough for all threads, and multiplied in tiles
 
 static quantized::QuantizedProduct quantized_product(const Matrix& m, const void* x, void* y, int64_t rows, void* rounded,
                                                      float* scales, bool is_bf16) {
-  float* sums = scales + (m.bits > 0 ? rows * (m.columns / m.group) : 0);
+  float* sums = scales + (m.bits > 0 ? tiles::Tiles{rows}.numbers(m.columns / m.group) : 0);
   return {x, (const uint8_t*)m.w, m.constants, m.bias, y, rounded, scales, sums, rows, m.outputs, m.columns,
           int(m.group), int(m.bits), int(m.type_of_constants), int(m.x_bits), is_bf16};
 }
@@ -177,36 +193,57 @@ template <typename Number>
 struct Team {
   const Step& s;
   float eps, scale;
-  Number *x, *filled, *wide, *query;
+  Number *x, *filled, *wide, *query, *packed;
   void* rounded;
   float* scales;
   Member me;
   int task;
 
   // y = filled Wᵀ for each of `count` matrices and all rows. First `fill(row, column, count)` writes pieces of `filled`,
-  // and after a block of outputs is computed `finish(first, count)` reads them.
+  // and `finish(row, rows, column, columns)` reads pieces of y that are computed.
   template <typename Fill, typename Finish>
   void multiply(const Matrix* m, int count, int64_t rows, Number* y, Fill fill, Finish finish) {
     const Matrix* first = m;
     for (; m < first + count && m->outputs > 0; y += rows * m->outputs, m++) {
       const auto p = quantized_product(*m, filled, y, rows, rounded, scales, sizeof(Number) == 2);
-      const int64_t pieces = (m->columns + PIECE - 1) / PIECE;
+      const bool in_tiles = rows >= MANY_ROWS && m->bits > 0 && m->x_bits == 16;
+      const int64_t piece = rows >= MANY_ROWS ? m->columns : PIECE, pieces = (m->columns + piece - 1) / piece;
       me.share(rows * pieces, [&](int64_t i) {
-        const int64_t row = i / pieces, column = i % pieces * PIECE, some = std::min(PIECE, m->columns - column);
+        const int64_t row = i / pieces, column = i % pieces * piece, some = std::min(piece, m->columns - column);
         if (m == first) fill(row, column, some);
+        if (in_tiles) return tiles::round_groups(p, filled, row, column, column + some);
         for (int64_t g = column; m->bits > 0 && g < column + some; g += m->group) round_group(p, g / m->group * rows + row);
       });
-      const int64_t blocks = m->bits > 0 ? 1 : product::BLOCKS, all = (m->outputs + LINE - 1) / LINE;
-      me.share((all + blocks - 1) / blocks, [&](int64_t i) {
-        task = blank(task, multiply_block(*m, p, rows, y, i * blocks));
-        finish(i * blocks * LINE, std::min(blocks * LINE, m->outputs - i * blocks * LINE));
-      });
+      if (in_tiles)
+        multiply_tiles(p, finish);
+      else
+        multiply_blocks(*m, p, y, finish);
     }
+  }
+
+  template <typename Finish>
+  void multiply_tiles(const quantized::QuantizedProduct& p, Finish finish) {
+    me.take(tiles::pieces_of(p), [&](int64_t i) {
+      const auto piece = tiles::piece_at(p, i);
+      multiply_piece(p, piece);
+      const int64_t column = piece.block * LINE;
+      finish(piece.row, piece.rows, column, std::min(piece.blocks * LINE, p.outputs - column));
+    });
+  }
+
+  // By the kernels of Day 4.1.
+  template <typename Finish>
+  void multiply_blocks(const Matrix& m, const quantized::QuantizedProduct& p, Number* y, Finish finish) {
+    const int64_t blocks = m.bits > 0 ? 1 : product::BLOCKS;
+    me.share((p.blocks() + blocks - 1) / blocks, [&](int64_t i) {
+      task = blank(task, multiply_block(m, p, p.rows, y, i * blocks));
+      finish(0, p.rows, i * blocks * LINE, std::min(blocks * LINE, m.outputs - i * blocks * LINE));
+    });
   }
 
   int multiply_block(const Matrix& m, const quantized::QuantizedProduct& p, int64_t rows, Number* y, int64_t b) {
     if (m.bits == 0)
-      return multiply_blocks(product::Product<Number>{filled, (const Number*)m.w, m.bias, y, rows, m.outputs, m.columns}, b);
+      return ::multiply_blocks(product::Product<Number>{filled, (const Number*)m.w, m.bias, y, rows, m.outputs, m.columns}, b);
     return quantized::multiply_block(p, b);
   }
 
@@ -217,13 +254,14 @@ struct Team {
                            filled + row * s.size + column, count);
   }
 
-  // x += some columns of wide
-  void add_residual(int64_t first, int64_t count) {
-    for (int64_t row = 0; row < s.rows; row++)
-      between::add_numbers(x + row * s.size + first, wide + row * s.size + first, count);
+  // x += some columns of some rows of wide
+  void add_residual(int64_t from, int64_t rows, int64_t column, int64_t count) {
+    for (int64_t row = from; row < from + rows; row++)
+      between::add_numbers(x + row * s.size + column, wide + row * s.size + column, count);
   }
 
-  // One head of keys of a row, and the queries that share it: RoPE, the row's own place in the pages, attention.
+  // One head of keys of a row, and the queries that share it: RoPE, the row's own place in the pages, and the attention
+  // of a row that is no part of a chunk.
   void attend(const Layer& l, const Rows<Number>& keys, const Rows<Number>& values, int64_t row, int64_t kv_head) {
     const int64_t queries = s.heads / s.kv_heads, size = s.head_size, place = s.slots[row] * s.kv_heads + kv_head;
     const int64_t angles = s.positions[row] * (size / 2);
@@ -236,8 +274,35 @@ struct Team {
     keep(keys, place, key);
     keep(values, place, head(s.heads + s.kv_heads + kv_head));
     const Runs& r = s.runs[l.is_windowed];
+    if (r.runs[row] == r.runs[row + 1]) return;
     const decodes::Decodes<Number> d{query, keys, values, filled, r.starts, r.counts, r.runs, s.heads, s.kv_heads, size, scale};
     task = blank(task, decodes::attend_row(d, row, kv_head));
+  }
+
+  prompts::Chunk<Number> chunk(const Text& t, bool is_windowed, const Rows<Number>& keys, const Rows<Number>& values) {
+    const int64_t numbers = s.kv_heads * s.head_size, before = t.row * s.heads * s.head_size;
+    return {query + before, keys, values, s.text_slots + t.slots, filled + before, packed + t.slots * numbers,
+            packed + (s.num_text_slots + t.slots) * numbers, t.rows, t.tokens, s.heads, s.kv_heads, s.head_size,
+            is_windowed ? s.window : 0, scale};
+  }
+
+  // `work(text, i)` for all i below `count(text)`, for every text.
+  template <typename Count, typename Work>
+  void take_texts(Count count, Work work) {
+    int64_t all = 0;
+    for (int64_t t = 0; t < s.num_texts; t++) all += count(s.texts[t]);
+    me.take(all, [&](int64_t i) {
+      const Text* text = s.texts;
+      for (; i >= count(*text); text++) i -= count(*text);
+      work(*text, i);
+    });
+  }
+
+  // The rows of all chunks, by the head of keys that they share.
+  void attend_texts(const Layer& l, const Rows<Number>& keys, const Rows<Number>& values) {
+    const auto of = [&](const Text& t) { return chunk(t, l.is_windowed, keys, values); };
+    take_texts([&](const Text& t) { return of(t).pieces_to_pack(); }, [&](const Text& t, int64_t i) { pack_piece(of(t), i); });
+    take_texts([&](const Text& t) { return of(t).pieces(); }, [&](const Text& t, int64_t i) { attend_piece(of(t), i); });
   }
 
   void gate(const Layer& l, int64_t row, int64_t column, int64_t count) {
@@ -249,12 +314,13 @@ struct Team {
     const Rows<Number> keys{(Kept<Number>*)pool.keys, pool.key_scales, s.head_size};
     const Rows<Number> values{(Kept<Number>*)pool.values, pool.value_scales, s.head_size};
     const auto nothing = [](auto...) {};
-    const auto add = [&](int64_t first, int64_t count) { add_residual(first, count); };
+    const auto add = [&](auto... where) { add_residual(where...); };
     const auto norm = [&](const void* weight) {
       return [=](int64_t row, auto... where) { normalize(weight, row, row, where...); };
     };
     multiply(l.in, 3, s.rows, wide, norm(l.input_norm), nothing);
     me.take(s.rows * s.kv_heads, [&](int64_t i) { attend(l, keys, values, i / s.kv_heads, i % s.kv_heads); });
+    if (s.num_texts > 0) attend_texts(l, keys, values);
     multiply(&l.out, 1, s.rows, wide, nothing, add);
     multiply(l.gate_up, 2, s.rows, wide, norm(l.mlp_norm), nothing);
     multiply(&l.down, 1, s.rows, wide, [&](auto... where) { gate(l, where...); }, add);
@@ -278,8 +344,9 @@ static int compute(const Step& s, float eps, float scale, int threads) {
   const int64_t widest = std::max({s.size, heads + 2 * s.kv_heads * s.head_size, 2 * s.hidden});
   const int64_t rows = std::max(s.rows, s.num_samples);
   const std::unique_ptr<Number[]> numbers(new Number[rows * (most + widest + heads)]);
-  const std::unique_ptr<int16_t[]> rounded(new int16_t[rows * most]);
-  const std::unique_ptr<float[]> scales(new float[rows * 2 * most / 32]);
+  const std::unique_ptr<Number[]> packed(new Number[2 * s.num_text_slots * s.kv_heads * s.head_size]);
+  const std::unique_ptr<int16_t[]> rounded(new int16_t[tiles::Tiles{rows}.numbers(most)]);
+  const std::unique_ptr<float[]> scales(new float[tiles::Tiles{rows}.numbers(2 * most / 32)]);
   Number *filled = numbers.get(), *wide = filled + rows * most, *query = wide + rows * widest;
   Meeting meeting;
   int task = 0;
@@ -290,7 +357,7 @@ static int compute(const Step& s, float eps, float scale, int threads) {
 #else
     const Member me{meeting, 0, 1};
 #endif
-    Team<Number> team{s, eps, scale, (Number*)s.x, filled, wide, query, rounded.get(), scales.get(), me, task};
+    Team<Number> team{s, eps, scale, (Number*)s.x, filled, wide, query, packed.get(), rounded.get(), scales.get(), me, task};
     team.compute();
     task = team.task;
   }

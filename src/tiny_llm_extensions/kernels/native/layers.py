@@ -1,4 +1,4 @@
-"""A step of decodes in one call, by `layers.cpp`: what it reads, and the call."""
+"""A step in one call, by `layers.cpp`: what it reads, and the call."""
 
 from abc import ABC, abstractmethod
 from array import array
@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 
 from tiny_llm_engine.arrays.layers import Array
-from tiny_llm_engine.packed_model import PackedInputs, PastReads
+from tiny_llm_engine.packed_model import PackedInputs
 
 from ..kernel_matrix import KernelMatrix
 from ..quantized_matrix import QuantizedMatrix
 from .attention import KEPT, DecodeKernel
 from .kernel import FLOAT, NUMBER, POINTER, Kernel, NativeArray, ProductKernel
 from .library import GIVEN, NativeError, library
-from .page_reads import DecodeRuns, decodes_alone
+from .page_reads import StepTexts, row_runs, rows_of_requests, step_texts
 from .quantized_product import QuantizedKernel
 
 POOL_FIELDS = 4  # of a `Pool` in C++
-BETWEEN = "between_products.cpp"
+TEXT_FIELDS = 4  # of a `Text`
+INCLUDED = "between_products.cpp", "prompt_attention.cpp", "quantized_tiles.h"
 NO_MATRIX = [0] * 9  # a `Matrix` in C++
 
 
@@ -71,7 +72,10 @@ class LayersKernel(Kernel):
             NativeError: there is no such kernel on this machine.
         """
         if kept not in self._functions:
-            files = (BETWEEN, GIVEN), *((kernel.file, self.package) for kernel in self.kernels)
+            files = (
+                *((file, GIVEN) for file in INCLUDED),
+                *((kernel.file, self.package) for kernel in self.kernels),
+            )
             function = library(self.file, GIVEN, files, KEPT.get(kept, ())).compute_layers
             function.argtypes = [POINTER, FLOAT, FLOAT, NUMBER, NUMBER]
             self._functions[kept] = function
@@ -90,7 +94,7 @@ class LayersKernel(Kernel):
 
 
 class LayersStep(ABC):
-    """A step of decodes in one call; other steps are computed layer by layer, by the model's own `compute`.
+    """A step in one call.
 
     A quantised table and a packed head are parts of the call; others are computed by the model.
 
@@ -100,6 +104,8 @@ class LayersStep(ABC):
         eps: the epsilon of every norm.
         sizes: of a row, the number of heads and of heads of keys, the size of a head, and of a row in the MLP.
         names, array_of, threads: of a port: names of types, an array of integers, and how many threads compute.
+        takes_chunks: whether a step with a chunk is one call as well; otherwise it is computed layer by layer, by the
+            model's own `compute`.
     """
 
     takes_lists = True  # a runner need not make arrays of its inputs
@@ -113,9 +119,11 @@ class LayersStep(ABC):
         names: Mapping[Any, str],
         array_of: Callable[[list[int]], Array],
         threads: Callable[[], int],
+        takes_chunks: bool = True,
     ):
         self.kernel, self.eps, self.sizes, self.scale = kernel, eps, sizes, sizes[3] ** -0.5
         self._names, self._array, self._threads = names, array_of, threads
+        self.takes_chunks = takes_chunks
         table, head = model.embedding.weight, model.w_lm_head
         self.has_table, self.has_head = isinstance(table, QuantizedMatrix), isinstance(head, KernelMatrix)
         before = self._matrix(table) if self.has_table else NO_MATRIX
@@ -150,21 +158,25 @@ class LayersStep(ABC):
 
     def __call__(self, model: Any, inputs: PackedInputs, pools: Sequence[Any]) -> Array | None:
         """See `Qwen3ModelWeek3`. The inputs are lists, or arrays."""
-        runs = windowed = self._runs(inputs, inputs.decodes, pools)
-        if model.config.sliding_window is not None:
-            windowed = self._runs(inputs, inputs.window_decodes, pools)
-        if runs is None or windowed is None:
+        requests, page_size = rows_of_requests(inputs.segments), pools[0].page_size
+        texts = step_texts(inputs, requests, page_size)
+        if texts.texts and not self.takes_chunks:
             return type(model).compute(model, inputs.map(self._as_array), pools)
-        return self._compute(model, inputs, [*runs.arrays, *windowed.arrays], pools)
-
-    def _runs(self, inputs: PackedInputs, reads: PastReads | None, pools: Sequence[Any]) -> DecodeRuns | None:
-        return decodes_alone(inputs, reads, pools[0].page_size, self.kernel.kernels[-1])
+        runs = windowed = row_runs(inputs, inputs.decodes, requests, page_size)
+        if model.config.sliding_window is not None:
+            windowed = row_runs(inputs, inputs.window_decodes, requests, page_size)
+        return self._compute(model, inputs, (*runs, *windowed), texts, pools)
 
     def _as_array(self, numbers: Any) -> Array:
         return self._array(numbers) if isinstance(numbers, list) else numbers
 
     def _compute(
-        self, model: Any, inputs: PackedInputs, runs: Sequence[NativeArray], pools: Sequence[Any]
+        self,
+        model: Any,
+        inputs: PackedInputs,
+        runs: Sequence[NativeArray],
+        texts: StepTexts,
+        pools: Sequence[Any],
     ) -> Array | None:
         """Writes the keys and values of the step to the pools; returns the logits.
 
@@ -181,8 +193,9 @@ class LayersStep(ABC):
         x = self._new(model, len(ids), self.sizes[0]) if begun is None else self._native(begun)
         logits = self._new(model, len(sampled), model.config.vocab_size)
         addresses = [part.address for part in (x, logits, *self._angles, *runs)]
-        tables = map(_address, (*rows, self._layers, self._ends, pages))
-        sizes = len(pages) // POOL_FIELDS, len(sampled), len(ids), *self.sizes
+        tables = map(_address, (*rows, *texts, self._layers, self._ends, pages))
+        counts = len(pages) // POOL_FIELDS, len(sampled), len(texts.texts) // TEXT_FIELDS, len(texts.slots)
+        sizes = *counts, model.config.sliding_window or 0, len(ids), *self.sizes
         step, kept = array("q", [*addresses, *tables, *sizes]), self._names[pools[0].keys.dtype]
         flags = self.eps, self.scale, x.dtype == "bfloat16", self._threads()
         self.kernel.check(self.kernel.compute_of(kept)(_address(step), *flags))

@@ -33,6 +33,12 @@ static inline Vector vector_at(const Number* from) {
   return *reinterpret_cast<const Anywhere*>(from);
 }
 
+template <typename Vector, typename Number>
+static inline void put_vector(Number* to, const Vector& vector) {
+  typedef Vector Anywhere __attribute__((aligned(1), may_alias));
+  *reinterpret_cast<Anywhere*>(to) = vector;
+}
+
 // Day 4.1: a blank task returns its number, and every function passes on the one that it meets.
 static inline int blank(int task, int other) { return task > other ? task : other; }
 
@@ -83,15 +89,16 @@ static inline Halves bf16_of(const Floats& numbers) {
 }
 
 // The first `count` numbers of a line.
-static inline void store(float* to, const Line& line, int count) { memcpy(to, &line, sizeof(float) * count); }
+static inline void store(float* to, const Line& line, int count) {
+  if (count < LINE) return (void)memcpy(to, &line, sizeof(float) * count);
+  for (int i = 0; i < PARTS; i++) put_vector(to + i * WIDTH, line.part[i]);
+}
 
 static inline void store(uint16_t* to, const Line& line, int count) {
   Halves halves[PARTS];
   for (int i = 0; i < PARTS; i++) halves[i] = bf16_of(line.part[i]);
-  if (count == LINE)
-    memcpy(to, halves, sizeof halves);  // of a known size: one instruction
-  else
-    memcpy(to, halves, sizeof(uint16_t) * count);
+  if (count < LINE) return (void)memcpy(to, halves, sizeof(uint16_t) * count);
+  for (int i = 0; i < PARTS; i++) put_vector(to + i * WIDTH, halves[i]);
 }
 
 static inline Line multiply_add(const Line& a, const Line& b, Line sum) {
@@ -320,6 +327,8 @@ static inline IntLine dot_fours(const Bytes& w, const int8_t* four, IntLine sum)
 static inline Ints add_pairs(const Words& pairs, uint32_t pair, Ints sum) {
 #if defined(__AVX512VNNI__)
   return (Ints)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)pairs, _mm512_set1_epi32(pair));
+#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
+  return (Ints)_mm256_dpwssd_avx_epi32((__m256i)sum, (__m256i)pairs, _mm256_set1_epi32(pair));
 #elif defined(__AVX2__) && !defined(__AVX512F__)
   return sum + (Ints)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi32(pair));
 #else

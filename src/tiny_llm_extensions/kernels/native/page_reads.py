@@ -1,19 +1,20 @@
 """What the requests of a step read of their pages, as the kernels take it."""
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain
-from typing import Any
+from itertools import accumulate, chain, groupby, pairwise
+from typing import Any, NamedTuple
 
 from tiny_llm_engine.models.layer_weights import ModelShape
 from tiny_llm_engine.packed_model import PackedInputs, PastReads
 
-from .attention import DecodeKernel, fits
+from .attention import LINE, DecodeKernel, fits
 from .kernel import NativeArray
 
 Runs = list[tuple[int, int]]
+RunArrays = tuple[NativeArray, NativeArray, NativeArray]
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class DecodeRuns:
     """
 
     rows: array
-    arrays: tuple[NativeArray, NativeArray, NativeArray]
+    arrays: RunArrays
     kernel: DecodeKernel
 
     @cached_property
@@ -50,7 +51,7 @@ class PageReads:
 
 
 def past_runs(past: PastReads | None, page_size: int) -> dict[int, Runs]:
-    """For each decode the runs of its past, first slot and count, by its row. A run is at most a page."""
+    """For each row with a past the runs of it, first slot and count. A run is at most a page."""
     if past is None:
         return {}
     rows, groups, blocks = listed(past.rows), listed(past.groups), past.blocks
@@ -63,14 +64,58 @@ def past_runs(past: PastReads | None, page_size: int) -> dict[int, Runs]:
     return {row: runs[group] for row, group in zip(rows, groups, strict=True) if group >= 0 and runs[group]}
 
 
-def decodes_alone(
-    inputs: PackedInputs, reads: PastReads | None, page_size: int, kernel: DecodeKernel
-) -> DecodeRuns | None:
-    """The runs of a step whose rows all are requests that read their past and themselves; None for other steps."""
-    if reads is None or len(reads.rows) < len(inputs.slots):
-        return None
-    runs = past_runs(reads, page_size)
-    return decode_runs(runs, inputs.slots, kernel) if len(runs) == len(inputs.slots) else None
+class StepTexts(NamedTuple):
+    """The chunks of a step, as `layers.cpp` takes them.
+
+    Args:
+        texts: of each its first row, its rows, the slots that it reads, and where these begin in `slots`.
+        slots: of the pasts and the rows of all chunks, those of each filled up to a multiple of `LINE`.
+    """
+
+    texts: array
+    slots: array
+
+
+def rows_of_requests(segments: Any) -> list[tuple[int, int]]:
+    """The first row of each request of a step, and the one after its last."""
+    sizes = [len(list(rows)) for _, rows in groupby(listed(segments))]
+    return list(pairwise(accumulate(sizes, initial=0)))
+
+
+def row_runs(
+    inputs: PackedInputs, reads: PastReads | None, requests: Sequence[tuple[int, int]], page_size: int
+) -> RunArrays:
+    """What each row of a step reads, see `DecodeKernel.attend`; the rows of chunks read nothing.
+
+    Args:
+        reads: the pasts of requests of one row.
+        requests: see `rows_of_requests`.
+    """
+    past, own = past_runs(reads, page_size), listed(inputs.slots)
+    runs: list[Runs] = [[] for _ in own]
+    for start, stop in requests:
+        if stop - start == 1:
+            runs[start] = [*past.get(start, ()), (own[start], 1)]
+    return _run_arrays(runs)
+
+
+def step_texts(inputs: PackedInputs, requests: Sequence[tuple[int, int]], page_size: int) -> StepTexts:
+    """What the requests of several rows read; arguments as those of `row_runs`."""
+    past, own, found = (
+        past_runs(inputs.chunks, page_size),
+        listed(inputs.slots),
+        StepTexts(array("q"), array("q")),
+    )
+    for start, stop in requests:
+        if stop - start > 1:
+            before = len(found.slots)
+            for first, count in past.get(start, ()):
+                found.slots.extend(range(first, first + count))
+            found.slots.extend(own[start:stop])
+            tokens = len(found.slots) - before
+            found.texts.extend((start, stop - start, tokens, before))
+            found.slots.extend([0] * (-tokens % LINE))
+    return found
 
 
 def listed(numbers: Any) -> list[int]:
@@ -90,9 +135,13 @@ def decode_runs(texts: dict[int, Runs], slots: Any, kernel: DecodeKernel) -> Dec
         return None
     rows, own = sorted(texts), listed(slots)
     runs = [[*texts[row], (own[row], 1)] for row in rows]
-    starts, counts = zip(*chain(*runs), strict=True)
-    ends = accumulate(map(len, runs), initial=0)
-    return DecodeRuns(array("q", rows), (_integers(starts), _integers(counts), _integers(ends)), kernel)
+    return DecodeRuns(array("q", rows), _run_arrays(runs), kernel)
+
+
+def _run_arrays(runs: Sequence[Runs]) -> RunArrays:
+    """Starts, counts and the first run of each row, see `DecodeKernel.attend`."""
+    starts, counts = zip(*chain(*runs), strict=True) if any(runs) else ((), ())
+    return _integers(starts), _integers(counts), _integers(accumulate(map(len, runs), initial=0))
 
 
 def _integers(numbers: Iterable[int]) -> NativeArray:

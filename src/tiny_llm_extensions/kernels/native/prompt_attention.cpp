@@ -6,7 +6,7 @@
 #include "kept.h"
 
 constexpr int BLOCKS = WIDTH == 16 ? 4 : 1;  // lines and queries that are multiplied together: sums stay in registers
-constexpr int ROWS = WIDTH == 16 ? 6 : WIDTH == 8 ? 4 : 2;
+constexpr int ROWS = WIDTH >= 8 ? 6 : 2;
 constexpr int TOKENS = 256;     // that one round of the online softmax takes
 constexpr int MOST_SIZE = 256;  // of a head
 
@@ -26,6 +26,8 @@ struct Chunk {
   // A token sees the tokens up to its own place, and with a window not those that are too far before it.
   int64_t last(int64_t row) const { return tokens - rows + row; }
   int64_t first(int64_t row) const { return window > 0 && last(row) >= window ? last(row) - window + 1 : 0; }
+  int64_t pieces_to_pack() const { return kv_heads * (padded() / LINE); }
+  int64_t pieces() const { return kv_heads * ((rows * queries() + ROWS - 1) / ROWS); }
   const Number* key_lines(int64_t kv_head, int64_t token) const { return packed_keys + (kv_head * padded() + token) * size; }
   const Number* value_lines(int64_t kv_head, int64_t block, int64_t token) const {
     return packed_values + ((kv_head * size / LINE + block) * padded() + token) * LINE;
@@ -165,15 +167,25 @@ static void attend_tile(const Chunk<Number>& c, int64_t kv_head, int64_t from) {
       store(out[r] + i, times(load(q.sum[r] + i), line_of(1 / q.total[r])), LINE);
 }
 
+// One of `pieces_to_pack`, and one of `pieces`; those of the last heads come last, for later tiles see more tokens.
+template <typename Number>
+static void pack_piece(const Chunk<Number>& c, int64_t i) {
+  pack_tokens(c, i % c.kv_heads, i / c.kv_heads * LINE);
+}
+
+template <typename Number>
+static void attend_piece(const Chunk<Number>& c, int64_t i) {
+  attend_tile(c, i % c.kv_heads, i / c.kv_heads * ROWS);
+}
+
 template <typename Number>
 static int attend(const Chunk<Number>& c, int threads) {
-  const int64_t blocks = c.padded() / LINE, tiles = (c.rows * c.queries() + ROWS - 1) / ROWS;
 #pragma omp parallel num_threads(threads)
   {
 #pragma omp for schedule(static)
-    for (int64_t i = 0; i < c.kv_heads * blocks; i++) pack_tokens(c, i / blocks, i % blocks * LINE);
-#pragma omp for schedule(dynamic)  // later tiles see more tokens
-    for (int64_t i = 0; i < c.kv_heads * tiles; i++) attend_tile(c, i / tiles, i % tiles * ROWS);
+    for (int64_t i = 0; i < c.pieces_to_pack(); i++) pack_piece(c, i);
+#pragma omp for schedule(dynamic)
+    for (int64_t i = 0; i < c.pieces(); i++) attend_piece(c, i);
   }
   return 0;
 }

@@ -5,12 +5,15 @@ from functools import cached_property
 import numpy as np
 
 from .kernel import NUMBER, POINTER, SIZE, Kernel, NativeArray, floats_of, of_numpy, require
+from .library import GIVEN, NativeError, library
 
 LINE = 16  # outputs of a block
 COLUMNS = {4: 8, 8: 4}  # of each output in a line, by bits
 GROUP_SIZES = (32, 64, 128)
 FLOATS = "bfloat16", "float32"  # types of x and y
 X_BITS = (8, 16)  # of the integers that x is rounded to
+MANY_ROWS = 32  # from which on tiles pay, as in `layers.cpp`
+ARGUMENTS = [POINTER] * 5 + [SIZE] * 3 + [NUMBER] * 6
 CONSTANTS = *FLOATS, "float16"  # types of scales and biases, by their number in C++
 
 
@@ -134,7 +137,9 @@ class PackedMatrix:
             NotImplementedError: a task of Day 4.1 is blank.
         """
         flags = is_bf16, *self._kinds, threads
-        answer = self.kernel.multiply_addresses(x, *self._addresses, bias, y, rows, *self._sizes, *flags)
+        in_tiles = rows >= MANY_ROWS and self._kinds[1] == 16
+        multiply = self.kernel.multiply_many if in_tiles else self.kernel.multiply_addresses
+        answer = multiply(x, *self._addresses, bias, y, rows, *self._sizes, *flags)
         if answer:
             self.kernel.check(answer)
 
@@ -183,7 +188,19 @@ class QuantizedKernel(Kernel):
     @cached_property
     def multiply_addresses(self):
         """The function of the file."""
-        return self.function("multiply_quantized", [POINTER] * 5 + [SIZE] * 3 + [NUMBER] * 6)
+        return self.function("multiply_quantized", ARGUMENTS)
+
+    @cached_property
+    def multiply_many(self):
+        """The function of `quantized_tiles.cpp`: the same numbers for rows in 16 bits, sooner where there are many."""
+        try:
+            given = library(
+                "quantized_tiles.cpp", GIVEN, (("quantized_tiles.h", GIVEN), (self.file, self.package))
+            )
+        except NativeError:
+            return self.multiply_addresses
+        given.multiply_many.argtypes = ARGUMENTS
+        return given.multiply_many
 
     def try_out(self) -> None:
         """See `Kernel`: a block of 4 bits."""

@@ -1,4 +1,4 @@
-"""A step of decodes in one call, by `layers.cpp`.
+"""A step in one call, by `layers.cpp`.
 
 A layer by itself is nine calls, each with threads that begin and end. For one token of a small model this takes as long
 as reading the weights.
@@ -26,11 +26,13 @@ class NativeStep(LayersStep):
     Args:
         model: whose layers are each a `NativeLayer` with a `NativeMLP`, or one with a window.
         kernel: `layers.cpp` with the solution's kernels.
+        takes_chunks: see `LayersStep`.
     """
 
-    def __init__(self, model: Any, kernel: LayersKernel):
+    def __init__(self, model: Any, kernel: LayersKernel, takes_chunks: bool):
         first = inner_layer(model.layers[0])
-        super().__init__(model, kernel, first.eps, _sizes(first), NAMES, torch.tensor, torch.get_num_threads)
+        of_torch = NAMES, torch.tensor, torch.get_num_threads
+        super().__init__(model, kernel, first.eps, _sizes(first), *of_torch, takes_chunks)
         self._kept: WeakKeyDictionary[Any, array] = WeakKeyDictionary()  # pages of each engine
 
     def _native(self, numbers: torch.Tensor) -> NativeArray:
@@ -60,7 +62,7 @@ class NativeStep(LayersStep):
         return self._kept[pools[0]]
 
 
-def use_native_step(model: Any, kernel: LayersKernel) -> None:
+def use_native_step(model: Any, kernel: LayersKernel, takes_chunks: bool) -> None:
     """Puts a `NativeStep` on a model whose layers it can compute, where the kernel works."""
     inner = [inner_layer(layer) for layer in model.layers]
     dtype = NAMES.get(model.norm.weight.dtype, "")
@@ -68,7 +70,7 @@ def use_native_step(model: Any, kernel: LayersKernel) -> None:
     if is_whole and all(_is_native(layer, dtype) for layer in inner) and kernel.works:
         in_large_pages(each for layer in inner for each in _weights(layer))
         model.norm = NativeNorm(model.norm)  # to the last bit that of the call
-        model.compute = NativeStep(model, kernel)
+        model.compute = NativeStep(model, kernel, takes_chunks)
 
 
 def _is_native(layer: Any, dtype: str) -> bool:

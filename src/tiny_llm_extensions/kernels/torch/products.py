@@ -96,7 +96,7 @@ def use_native_layers(solution: TorchSolution, model: Any, chunk_kernel: bool = 
         if can_be_native(inner_layer(layer)):
             # One by one: the matrices of the layer that it replaces are free then.
             model.layers[place] = changed_layer(layer, NativeLayer)
-    use_native_step(model, solution.NATIVE.layers)
+    use_native_step(model, solution.NATIVE.layers, chunk_kernel)
 
 
 def _all_ways(solution: TorchSolution) -> dict[str, ProductWay]:
