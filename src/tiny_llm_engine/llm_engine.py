@@ -1,5 +1,6 @@
 """Week 3's engine: serves requests with a runner and a scheduler that `open_engine` has made."""
 
+import signal
 import threading
 import time
 from collections import deque
@@ -11,7 +12,6 @@ from typing import Any, cast
 
 from .engine_options import EngineLimits, PlainOptions
 from .engine_request import EngineRequest, RequestFactory
-from .machine.terminal import interrupts_kept
 from .packed_runner import PackedRunner
 from .solutions.solution_types import AnswerSequence, BlockAllocator, Event, SamplingParams, ServingPackage
 from .step_loop import StepLoop
@@ -272,6 +272,36 @@ class LLMEngine:
         release, device = self.runner.backend_module.release_memory, self.runner.device
         del self.runner, self.loop, self._parallel, self._requests
         release(device)
+
+
+@contextmanager
+def interrupts_kept() -> Iterator[Callable[[], None]]:
+    """Keep Ctrl-C until the yielded function is called, which then raises KeyboardInterrupt.
+
+    A second Ctrl-C does not wait. Where Ctrl-C is ignored, or Python does not have it, nothing changes.
+    """
+    pressed = False
+
+    def keep(number: int, frame: object) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+
+    def check() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    is_ours = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
+    if not is_ours:
+        yield check
+        return
+    signal.signal(signal.SIGINT, keep)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def refuse_grammar(sequence: AnswerSequence) -> None:

@@ -13,7 +13,7 @@ from tiny_llm_engine.machine.repo import SOURCES
 # methods of their port's arrays. Only torch has several products on a CPU, an int4 kernel with its own layout,
 # layers that call our own kernels between their products, and operators of our own for a compiler.
 WITHOUT_TWIN = """
-    between_products cpu_attention cpu_products expert_weights hpu hpu_attention hpu_mixture hpu_quantized
+    between_products cpu_attention cpu_products expert_weights fused hpu hpu_attention hpu_mixture hpu_quantized
     hpu_self_check int4 large_pages native_layer operators page_attention quantized_pages solution
 """
 INIT = "tiny_llm_ref/__init__.py"

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -810,7 +811,12 @@ def test_a_tab_reads_its_own_answers_alone_and_again_after_a_reload(serving, alo
 def test_answers_of_a_tab_end_when_they_are_stopped_and_some_time_after_the_tab(serving, monkeypatch):
     monkeypatch.setattr(live_page, "KEPT_SECONDS", 0)
     endless = {"prompt": "a", "max_tokens": 2000}
-    with serving(page=TinyPage()) as server:
+
+    def lag(event) -> None:  # so that 2,000 tokens take longer than what is asked meanwhile, on any machine
+        if event.kind == "step":
+            time.sleep(0.01)
+
+    with serving(page=TinyPage(), on_open=lambda llm: llm.engine.listeners.append(lag)) as server:
         with feed_of(server) as feed:
             tab = next(feed)["tab"]
             assert ask_in_tab(server, tab, "one", **endless) == 202

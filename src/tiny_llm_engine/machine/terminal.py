@@ -4,12 +4,9 @@ import contextlib
 import functools
 import io
 import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -102,36 +99,6 @@ def write_file(file: Path, text: str) -> None:
     except OSError as error:
         fail(f"{file}: cannot be written ({error.strerror})")
     print(f"\nwritten: {file}")
-
-
-@contextmanager
-def interrupts_kept() -> Iterator[Callable[[], None]]:
-    """Keep Ctrl-C until the yielded function is called, which then raises KeyboardInterrupt.
-
-    A second Ctrl-C does not wait. Where Ctrl-C is ignored, or Python does not have it, nothing changes.
-    """
-    pressed = False
-
-    def keep(number: int, frame: object) -> None:
-        nonlocal pressed
-        if pressed:
-            raise KeyboardInterrupt
-        pressed = True
-
-    def check() -> None:
-        if pressed:
-            raise KeyboardInterrupt
-
-    before = signal.getsignal(signal.SIGINT)
-    is_ours = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
-    if not is_ours:
-        yield check
-        return
-    signal.signal(signal.SIGINT, keep)
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @dataclass

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from tiny_llm_engine.llm_engine import LLMEngine
-from tiny_llm_engine.machine.terminal import interrupts_kept
+from tiny_llm_engine.llm_engine import LLMEngine, interrupts_kept
 from tiny_llm_engine.solutions.solution_types import AnswerSequence, Event, Request, SamplingParams
 
 from ..prompts import rendered

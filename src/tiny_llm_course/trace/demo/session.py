@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from tiny_llm_engine.machine.terminal import interrupts_kept
+from tiny_llm_engine.llm_engine import interrupts_kept
 from tiny_llm_engine.solutions.solution_types import Event
 
 from .device_watch import DeviceWatch, resident_bytes
