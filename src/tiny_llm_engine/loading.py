@@ -14,6 +14,7 @@ from .models.checkpoint import Checkpoint
 from .models.config import ModelConfig
 from .models.expert_names import model_name
 from .models.files import CheckpointError
+from .models.formats import ModelFiles, Stored
 from .models.hub import find_model
 from .models.output_head import HEAD, HEAD_LINE, QuantizedHead, with_saved_head
 from .models.quantization import QUANTIZATIONS, RoundedProducts, WeightQuantizer, in_a_layer
@@ -22,10 +23,8 @@ from .models.safetensors_folder import TensorInfo
 from .models.tokenization import Tokenizer
 from .models.tokenizer import load_tokenizer
 from .models.used_tensors import unused_line, used_tensors
-from .models.weights.parts_of_files import PartsOfFiles
-from .models.weights.rank_parts import Part
 from .models.weights.stored_weights import bytes_of, check_memory, read_weights
-from .solutions.backend import load_backend
+from .solutions.backend import Backend, load_backend
 from .solutions.solution_types import ServingPackage
 
 # Read from the vendor's sources, and not measured: nothing was run on a Gaudi.
@@ -58,6 +57,38 @@ ENGINES = {
     "week2": WeekEngine("Qwen3ModelWeek2", "simple_generate_with_kv_cache", has_caches=True),
     "week3": WeekEngine("Qwen3ModelWeek3", None, has_caches=True, is_packed=True),
 }
+
+
+class PartFiles(Stored, Protocol):
+    """The tensors of a model's files, as far as a rank holds them."""
+
+    headers: dict[str, TensorInfo]  # with the shapes of the parts
+    bytes_read: int  # so far
+
+
+class Part(Protocol):
+    """What one of several ranks holds of a model."""
+
+    @property
+    def rank(self) -> int: ...
+
+    def config(self, whole: ModelConfig) -> ModelConfig:
+        """The model's configuration with the sizes of this rank."""
+        ...
+
+    def holds(self, name: str, whole: ModelConfig) -> bool:
+        """Whether this rank holds some of a weight."""
+        ...
+
+    def opened(
+        self,
+        backend_module: Backend,
+        files: ModelFiles,
+        headers: Mapping[str, TensorInfo],
+        config: ModelConfig,
+    ) -> PartFiles:
+        """What it reads of a model's files."""
+        ...
 
 
 class Division(Protocol):
@@ -194,7 +225,7 @@ def load_checkpoint(
     parts = None
     if part is not None:
         names = [name for name in names if part.holds(name, config)]
-        parts = PartsOfFiles(backend_module, model_files, headers, config, part)
+        parts = part.opened(backend_module, model_files, headers, config)
         headers, config = parts.headers, part.config(config)
     _check_bits(model_files.path, config, quantizer)
     if device == "hpu" and quantizer and (quantizer.bits or config.quantization):

@@ -10,7 +10,6 @@ from typing import Any
 
 from tiny_llm_engine.llm import PlainLLM, check_quantization, chosen_backend
 from tiny_llm_engine.llm_engine import LLMEngine
-from tiny_llm_engine.models.weights.rank_parts import check_ranks
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution_types import Network
 
@@ -19,6 +18,7 @@ from .engine_options import EngineOptions, check_policy
 from .job import Job
 from .load_job import config_of, draft_network_of, network_of, port_of
 from .open_engine import open_engine
+from .parallel.rank_parts import check_ranks
 from .parallel.start import ranks_of
 from .vllm_arguments import plain_dtype, without_vllms
 

@@ -11,8 +11,9 @@ import numpy as np
 from tiny_llm_course.grading.small_models import SmallModel, random_weights
 from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_engine.models.checkpoint import Checkpoint
-from tiny_llm_engine.models.weights.rank_parts import RankPart, index_of
 from tiny_llm_engine.solutions.port import Port
+from tiny_llm_extensions.parallel.parts_of_files import index_of
+from tiny_llm_extensions.parallel.rank_parts import RankPart
 
 FOLDER = ROOT / "tests" / "goldens"
 

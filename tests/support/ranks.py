@@ -5,11 +5,11 @@ from typing import Any, cast
 
 from tiny_llm_course.grading.small_models import SmallModel, random_checkpoint
 from tiny_llm_engine.models.checkpoint import Checkpoint
-from tiny_llm_engine.models.weights.rank_parts import RankPart, StagePart
 from tiny_llm_engine.packed_runner import PackedRunner
 from tiny_llm_engine.sampling import SamplingParams
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution_types import Array, ServingPackage
+from tiny_llm_extensions.parallel.rank_parts import RankPart, StagePart
 
 from .goldens import rank_checkpoint
 from .lockstep import LockstepGroup, LockstepRunner

@@ -21,7 +21,6 @@ from tiny_llm_engine.models.config import read_config
 from tiny_llm_engine.models.files import CheckpointError
 from tiny_llm_engine.models.quantization import WeightQuantizer
 from tiny_llm_engine.models.tokenizer import load_tokenizer
-from tiny_llm_engine.models.weights.rank_parts import RankPart, StagePart, check_ranks
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.gaudi import hpu_mixture
 from tiny_llm_extensions.given import given_of
@@ -30,6 +29,7 @@ from tiny_llm_extensions.kernels.torch.expert_weights import has_grouped_kernel
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.load_job import network_of
 from tiny_llm_extensions.loading import load_network
+from tiny_llm_extensions.parallel.rank_parts import RankPart, StagePart, check_ranks
 from tiny_llm_ref import SamplingParams
 
 FOLDER, DENSE = MODELS / "tiny-qwen3-moe", MODELS / "tiny-qwen3"

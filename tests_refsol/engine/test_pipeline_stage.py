@@ -8,9 +8,9 @@ from support.ranks import stages_of
 from tiny_llm_course.grading.small_models import small_model
 from tiny_llm_engine.loading import Loading, load_checkpoint
 from tiny_llm_engine.machine.repo import MODELS
-from tiny_llm_engine.models.weights.rank_parts import StagePart
 from tiny_llm_extensions.loading import load_network
 from tiny_llm_extensions.parallel.division import RankDivision
+from tiny_llm_extensions.parallel.rank_parts import StagePart
 
 SHIPPED = MODELS / "tiny-qwen3"
 SHAPE = {"num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6}

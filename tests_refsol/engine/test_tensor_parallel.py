@@ -20,12 +20,12 @@ from tiny_llm_engine.loading import Loading, load_checkpoint
 from tiny_llm_engine.machine.repo import MODELS
 from tiny_llm_engine.models.quantization import WeightQuantizer
 from tiny_llm_engine.models.weights.random_weights import shape
-from tiny_llm_engine.models.weights.rank_parts import RankPart
 from tiny_llm_extensions.drafts.proposals import Proposals
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import random_network
 from tiny_llm_extensions.make_loop import make_loop
 from tiny_llm_extensions.parallel.division import RankDivision
+from tiny_llm_extensions.parallel.rank_parts import RankPart
 from tiny_llm_ref import serving
 
 SHIPPED = MODELS / "tiny-qwen3"
@@ -166,7 +166,7 @@ def test_quantised_parts_are_parts_of_the_quantised_matrix(b, s, rng, bits):
 
 def test_groups_of_stored_words_are_not_cut(b, s):
     from tiny_llm_engine.models.config import Quantization
-    from tiny_llm_engine.models.weights.parts_of_files import quantized_shards
+    from tiny_llm_extensions.parallel.parts_of_files import quantized_shards
 
     config = replace(QWEN.config, quantization=Quantization(group_size=64, bits=4))
     name = "model.layers.0.mlp.down_proj.weight"

@@ -9,8 +9,8 @@ import gguf
 import numpy as np
 from safetensors.numpy import load_file
 
-from tiny_llm_engine.models.gguf_tensors import wanted_tensors
 from tiny_llm_engine.models.model_files import ModelFolder
+from tiny_llm_extensions.gguf.gguf_tensors import wanted_tensors
 
 ARCHITECTURES = {"Llama": "llama", "Mistral": "llama", "Mixtral": "llama", "Qwen2": "qwen2", "Qwen3": "qwen3"}
 MIXTRALS = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}  # of an expert

@@ -20,12 +20,12 @@ from tiny_llm_engine.loading import load_checkpoint
 from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.models.config import Quantization, config_of, read_config
 from tiny_llm_engine.models.files import CheckpointError
-from tiny_llm_engine.models.gguf_tensors import wanted_tensors
 from tiny_llm_engine.models.hub import find_model
 from tiny_llm_engine.models.quantization import WeightQuantizer
 from tiny_llm_engine.models.rope_scaling import RopeScaling
 from tiny_llm_engine.models.weights import stored_weights
 from tiny_llm_engine.solutions.port import Port
+from tiny_llm_extensions.gguf.gguf_tensors import wanted_tensors
 
 BACKENDS = installed_backends()
 FAMILIES = ["qwen3-gqa-tied", "qwen2-gqa-tied", "llama2-mha", "llama-biases", "mixtral-gqa"]

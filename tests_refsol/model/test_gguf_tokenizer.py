@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiny_llm_engine.models.files import CheckpointError
-from tiny_llm_engine.models.gguf_tokenizer import gguf_tokenizer
 from tiny_llm_engine.models.tokenization import Tokenizer
+from tiny_llm_extensions.gguf.gguf_tokenizer import gguf_tokenizer
 
 FILE = Path("model.gguf")
 GGML = "tokenizer.ggml."
@@ -35,8 +35,8 @@ def header(name: str, **changes) -> dict:
 def tokenizer_of(name: str) -> Tokenizer:
     if name != "smollm2":
         return gguf_tokenizer(header(name), FILE)
-    from tiny_llm_engine.models.gguf_file import open_gguf
     from tiny_llm_engine.models.smollm2 import smollm2_file
+    from tiny_llm_extensions.gguf.gguf_file import open_gguf
 
     return gguf_tokenizer(open_gguf(smollm2_file()).fields, smollm2_file())
 

@@ -9,11 +9,11 @@ from rich.console import Console
 from tiny_llm_engine.models.config import ModelConfig
 from tiny_llm_engine.models.hub import find_model
 from tiny_llm_engine.models.weight_shapes import weight_shapes
-from tiny_llm_engine.models.weights.rank_parts import RankPart
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution_types import ServingPackage
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.parallel.link_speed import seconds_per_sum
+from tiny_llm_extensions.parallel.rank_parts import RankPart
 from tiny_llm_extensions.profiling.kv_budget import BYTES
 from tiny_llm_extensions.profiling.step_timer import StepTimer
 

@@ -8,7 +8,8 @@ import huggingface_hub  # loads its parts at their first use, so a shipped model
 
 from ..machine.repo import MODELS
 from .files import CheckpointError, shown
-from .model_files import ModelFiles, ModelFolder
+from .formats import FORMATS, ModelFiles
+from .model_files import ModelFolder
 from .safetensors_folder import weight_files
 from .smollm2 import GET, NAME, fetched_smollm2
 
@@ -34,11 +35,7 @@ def find_model(model: str | os.PathLike[str]) -> ModelFiles:
         CheckpointError: there is no such model, it cannot be downloaded, or the GGUF file is broken.
     """
     path = model_path(model)
-    if path.is_dir():
-        return ModelFolder(path)
-    from .gguf_model import GgufModel  # it imports the library of that format
-
-    return GgufModel(path)
+    return ModelFolder(path) if path.is_dir() else FORMATS[path.suffix](path)
 
 
 def model_path(model: str | os.PathLike[str]) -> Path:
@@ -57,7 +54,7 @@ def model_path(model: str | os.PathLike[str]) -> Path:
     if name in shipped_models():
         return MODELS / name
     local = Path(os.path.expanduser(name))
-    if local.is_dir() or local.suffix == ".gguf":
+    if local.is_dir() or local.suffix in FORMATS:
         return local
     if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
         return _hub_folder(name)

@@ -1,69 +1,22 @@
-"""A model's files, whatever their format: what a loader asks them. A folder in Hugging Face's layout is here.
-
-`gguf_model` is the other format.
-"""
+"""A model in a folder with Hugging Face's layout."""
 
 import json
 import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from safetensors import SafetensorError
 
 from ..solutions.solution_types import Array
 from .config import ModelConfig, read_config
+from .formats import ArrayReader, Stored
 from .safetensors_folder import TensorInfo, read_headers, refused
 from .tokenization import Tokenizer, folder_tokenizer
 
 # BF16 has no type in NumPy: its bits pass through as integers.
 NUMPY_TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "U32": np.uint32}
-
-
-class Stored(Protocol):
-    """The tensors of a model as they are stored, each taken once. A dict is one."""
-
-    def pop(self, key: str, /) -> Array: ...
-
-
-class ArrayReader(Protocol):
-    """The part of a `Backend` that makes arrays of what is stored."""
-
-    def open_safetensors(self, file: Path, /) -> Mapping[str, Array]: ...
-
-    def from_stored(self, numbers: np.ndarray, dtype: str, /) -> Array: ...
-
-
-class ModelFiles(Protocol):
-    """The files of a model.
-
-    Attributes:
-        path: the folder, or the file.
-        folder: the folder, or that of the file.
-    """
-
-    path: Path
-    folder: Path
-
-    def config(self) -> ModelConfig:
-        """The shape of the model. Raises CheckpointError if it cannot be used, as each method does."""
-        ...
-
-    def tokenizer(self) -> Tokenizer: ...
-
-    def headers(self) -> dict[str, TensorInfo]:
-        """All tensors by name; a quantised weight has three, see `quantized_tensors`."""
-        ...
-
-    def numbers(self, name: str) -> np.ndarray:
-        """A tensor of the type and shape in its header; BF16 as uint16."""
-        ...
-
-    def arrays(self, backend: "ArrayReader", headers: Mapping[str, TensorInfo]) -> Stored:
-        """These tensors as arrays of a `Backend`; none is read yet."""
-        ...
 
 
 class ModelFolder:
@@ -106,7 +59,7 @@ class ModelFolder:
             self._maps[file] = data, starts
         return self._maps[file]
 
-    def arrays(self, backend: "ArrayReader", headers: Mapping[str, TensorInfo]) -> Stored:
+    def arrays(self, backend: ArrayReader, headers: Mapping[str, TensorInfo]) -> Stored:
         stored: dict[str, Array] = {}
         for file in {info.file: None for info in headers.values()}:
             try:

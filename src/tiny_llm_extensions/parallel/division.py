@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tiny_llm_engine.loading import mlp_options
-from tiny_llm_engine.models.weights.rank_parts import Part, RankPart, StagePart
+from tiny_llm_engine.loading import Part, mlp_options
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution_types import ServingPackage
 
 from .groups import Group
+from .rank_parts import RankPart, StagePart
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ..config import ModelConfig
 from ..expert_names import model_name, place_of
 from ..expert_tensors import stacks_of
 from ..files import CheckpointError, shown
-from ..model_files import Stored
+from ..formats import Stored
 from ..quantization import WeightQuantizer
 from ..quantized_tensors import parts as quantized_parts
 from ..safetensors_folder import TensorInfo

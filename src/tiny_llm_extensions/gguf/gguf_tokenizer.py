@@ -14,10 +14,11 @@ from pathlib import Path
 import tokenizers
 from tokenizers import AddedToken, processors
 
-from .chat_template import ChatTemplate
-from .files import CheckpointError, Json, require
+from tiny_llm_engine.models.chat_template import ChatTemplate
+from tiny_llm_engine.models.files import CheckpointError, Json, require
+from tiny_llm_engine.models.tokenization import Tokenizer
+
 from .gguf_bpe import GGML, flag, gguf_bpe, listed
-from .tokenization import Tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # of `token_type`; 5 is unused, 6 a byte
 # Characters of a token; in real files at most some hundred, and SentencePiece's are cut everywhere.

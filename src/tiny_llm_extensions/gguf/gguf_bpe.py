@@ -19,8 +19,8 @@ from collections.abc import Mapping
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from .files import Json, require
-from .tokenization import BYTE_OF_CHARACTER
+from tiny_llm_engine.models.files import Json, require
+from tiny_llm_engine.models.tokenization import BYTE_OF_CHARACTER
 
 GGML = "tokenizer.ggml."
 # A text is split by the first pattern, each part by the next one; no token crosses a split.

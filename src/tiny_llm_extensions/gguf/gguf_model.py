@@ -7,17 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from ..solutions.solution_types import Array
-from .config import ModelConfig
-from .files import CheckpointError
+from tiny_llm_engine.models.config import ModelConfig
+from tiny_llm_engine.models.files import CheckpointError
+from tiny_llm_engine.models.formats import ArrayReader
+from tiny_llm_engine.models.quantized_tensors import weight_of
+from tiny_llm_engine.models.safetensors_folder import TensorInfo
+from tiny_llm_engine.models.tokenization import Tokenizer
+from tiny_llm_engine.solutions.solution_types import Array
+
 from .gguf_config import gguf_config, quantization_of, stays_quantized
 from .gguf_file import GgufTensor, open_gguf
 from .gguf_tensors import headers_of, interleaved_rows, numbers_of, weights_of
 from .gguf_tokenizer import gguf_tokenizer
-from .model_files import ArrayReader
-from .quantized_tensors import weight_of
-from .safetensors_folder import TensorInfo
-from .tokenization import Tokenizer
 
 
 class GgufModel:

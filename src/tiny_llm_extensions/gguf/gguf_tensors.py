@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .config import ModelConfig
-from .files import CheckpointError, shown
+from tiny_llm_engine.models.config import ModelConfig
+from tiny_llm_engine.models.files import CheckpointError, shown
+from tiny_llm_engine.models.quantized_tensors import parts
+from tiny_llm_engine.models.safetensors_folder import TensorInfo
+from tiny_llm_engine.models.weight_shapes import weight_shapes
+
 from .gguf_config import FREQUENCIES, GROUP_SIZE, KEPT_BITS, stays_quantized
 from .gguf_file import GgufFile, GgufTensor
-from .quantized_tensors import parts
-from .safetensors_folder import TensorInfo
-from .weight_shapes import weight_shapes
 
 FLOATS = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 # The parts of a model by Hugging Face's names, without the layer, and by llama.cpp's.

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from .config import ModelConfig, Quantization, config_of
-from .expert_names import is_router
-from .files import CheckpointError, Json, require
+from tiny_llm_engine.models.config import ModelConfig, Quantization, config_of
+from tiny_llm_engine.models.expert_names import is_router
+from tiny_llm_engine.models.files import CheckpointError, Json, require
+from tiny_llm_engine.models.rope_scaling import RopeScaling, plain_frequencies
+
 from .gguf_file import GgufFile, GgufTensor
-from .rope_scaling import RopeScaling, plain_frequencies
 
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",

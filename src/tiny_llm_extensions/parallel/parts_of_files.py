@@ -1,24 +1,24 @@
 """Reads parts of a model's tensors: of a mapped file only the bytes of this rank's rows or columns are copied."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from ...solutions.backend import Backend
-from ...solutions.solution_types import Array, Shard
-from ..config import ModelConfig
-from ..model_files import ModelFiles
-from ..quantized_tensors import parts
-from ..safetensors_folder import TensorInfo
-from .rank_parts import Part, index_of
+from tiny_llm_engine.models.config import ModelConfig
+from tiny_llm_engine.models.formats import ModelFiles
+from tiny_llm_engine.models.quantized_tensors import parts
+from tiny_llm_engine.models.safetensors_folder import TensorInfo
+from tiny_llm_engine.solutions.backend import Backend
+from tiny_llm_engine.solutions.solution_types import Array, Shard
 
 
 class PartsOfFiles:
     """The tensors of a model's files, as far as a rank holds them. `Stored` for `read_weights`.
 
     Args:
-        part: which part is this rank's.
+        part: which part is this rank's, a `RankPart` or a `StagePart`.
 
     Attributes:
         headers: of the tensors, with the shapes of the parts.
@@ -34,7 +34,7 @@ class PartsOfFiles:
         files: ModelFiles,
         headers: Mapping[str, TensorInfo],
         config: ModelConfig,
-        part: Part,
+        part: Any,
     ):
         self.backend_module, self._files, self._whole, self.bytes_read = backend_module, files, headers, 0
         part.config(config)  # checks that the model can be divided
@@ -49,7 +49,7 @@ class PartsOfFiles:
         return self.backend_module.from_stored(np.array(part), info.dtype)
 
 
-def shards_of(headers: Mapping[str, TensorInfo], config: ModelConfig, part: Part) -> dict[str, Shard]:
+def shards_of(headers: Mapping[str, TensorInfo], config: ModelConfig, part: Any) -> dict[str, Shard]:
     """Each tensor's shard; those of a quantised weight's three tensors belong to the same numbers.
 
     Raises:
@@ -61,7 +61,7 @@ def shards_of(headers: Mapping[str, TensorInfo], config: ModelConfig, part: Part
     return shards
 
 
-def quantized_shards(name: str, shape: tuple[int, ...], config: ModelConfig, part: Part) -> dict[str, Shard]:
+def quantized_shards(name: str, shape: tuple[int, ...], config: ModelConfig, part: Any) -> dict[str, Shard]:
     """The shards of words, scales and biases of a quantised weight, by name; `shape` is that of its words."""
     assert config.quantization is not None  # `check_quantized_parts` has accepted the names of these parts
     quantization = config.quantization.of(name)
@@ -87,3 +87,9 @@ def _local(info: TensorInfo, shard: Shard) -> TensorInfo:
     axes = (shard.rows, shard.columns)
     sizes = (size if axis is None else len(axis) for size, axis in zip(info.shape, axes, strict=False))
     return replace(info, shape=tuple(sizes))
+
+
+def index_of(shard: Shard, shape: Sequence[int]) -> tuple[slice, ...]:
+    """The index of a shard in an array of this shape."""
+    axes = [shard.rows, shard.columns][: len(shape)]
+    return tuple(slice(None) if axis is None else slice(axis.start, axis.stop) for axis in axes)

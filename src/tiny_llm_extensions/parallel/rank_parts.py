@@ -1,18 +1,37 @@
 """The part of a model that one of several ranks reads and holds: of every matrix, or some layers. Knows no arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...solutions.solution_types import ServingPackage, Shard
-from ..config import ModelConfig
-from ..expert_names import place_of
-from ..mixture import Mixture
-from ..output_head import HEAD
-from ..quantization import EMBEDDING
+from tiny_llm_engine.models.config import ModelConfig
+from tiny_llm_engine.models.expert_names import place_of
+from tiny_llm_engine.models.formats import ModelFiles
+from tiny_llm_engine.models.mixture import Mixture
+from tiny_llm_engine.models.output_head import HEAD
+from tiny_llm_engine.models.quantization import EMBEDDING
+from tiny_llm_engine.models.safetensors_folder import TensorInfo
+from tiny_llm_engine.solutions.backend import Backend
+from tiny_llm_engine.solutions.solution_types import ServingPackage, Shard
+
+from .parts_of_files import PartsOfFiles
+
+
+class ReadsParts:
+    """Reads what a rank holds of a model's files."""
+
+    def opened(
+        self,
+        backend_module: Backend,
+        files: ModelFiles,
+        headers: Mapping[str, TensorInfo],
+        config: ModelConfig,
+    ) -> PartsOfFiles:
+        """See `Part`."""
+        return PartsOfFiles(backend_module, files, headers, config, self)
 
 
 @dataclass(frozen=True)
-class RankPart:
+class RankPart(ReadsParts):
     """What one of several ranks holds of a model whose matrices are divided, by the solution's `shard_of`.
 
     Args:
@@ -65,7 +84,7 @@ class RankPart:
 
 
 @dataclass(frozen=True)
-class StagePart:
+class StagePart(ReadsParts):
     """What one of several stages holds of a model: whole weights of some layers. Rank 0 is the last stage.
 
     Args:
@@ -107,9 +126,6 @@ class StagePart:
         return self.names.Shard()
 
 
-Part = RankPart | StagePart
-
-
 def check_ranks(names: ServingPackage, config: ModelConfig, size: int, expert_parallel: bool) -> None:
     """Check that a model can be divided among this many ranks.
 
@@ -131,9 +147,3 @@ def check_ranks(names: ServingPackage, config: ModelConfig, size: int, expert_pa
             f"tensor_parallel_size is {size}: it must divide the {mixture.intermediate_size} numbers in an expert's "
             "MLP; enable_expert_parallel shares whole experts"
         )
-
-
-def index_of(shard: Shard, shape: Sequence[int]) -> tuple[slice, ...]:
-    """The index of a shard in an array of this shape."""
-    axes = [shard.rows, shard.columns][: len(shape)]
-    return tuple(slice(None) if axis is None else slice(axis.start, axis.stop) for axis in axes)

@@ -18,7 +18,7 @@ from gguf.gguf_reader import READER_SUPPORTED_VERSIONS
 from gguf.quants import dequantize
 from numpy.typing import DTypeLike
 
-from .files import CheckpointError, Json, require, shown
+from tiny_llm_engine.models.files import CheckpointError, Json, require, shown
 
 # Of an array: the largest vocabularies have some 260,000 tokens and twice as many merges.
 MOST_ENTRIES = 2_000_000
