@@ -66,7 +66,7 @@ class PartFiles(Stored, Protocol):
     bytes_read: int  # so far
 
 
-class Part(Protocol):
+class HeldPart(Protocol):
     """What one of several ranks holds of a model."""
 
     @property
@@ -94,7 +94,7 @@ class Part(Protocol):
 class Division(Protocol):
     """How ranks share a model of Week 3."""
 
-    def part(self, names: ServingPackage) -> Part:
+    def part(self, names: ServingPackage) -> HeldPart:
         """What this rank holds."""
         ...
 
@@ -136,7 +136,7 @@ class Loading:
         kept = self.keep_quantized and (not port.is_exact or is_rounded)
         return self.quantize is not None or kept
 
-    def part(self, port: Port) -> Part | None:
+    def part(self, port: Port) -> HeldPart | None:
         """What this rank holds; None is all of the model."""
         return None if self.division is None else self.division.part(port.serving)
 
@@ -192,7 +192,7 @@ def load_checkpoint(
     device: str = "auto",
     dtype: str = "auto",
     quantizer: WeightQuantizer | None = None,
-    part: Part | None = None,
+    part: HeldPart | None = None,
     max_model_len: int | None = None,
 ) -> Checkpoint:
     """Read a model's weights onto a device, each moved and converted once.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tiny_llm_engine.loading import Part, mlp_options
+from tiny_llm_engine.loading import HeldPart, mlp_options
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution_types import ServingPackage
 
@@ -25,7 +25,7 @@ class RankDivision:
     stages: bool = False
     expert_parallel: bool = False
 
-    def part(self, names: ServingPackage) -> Part:
+    def part(self, names: ServingPackage) -> HeldPart:
         """What this rank holds."""
         place = names, self.group.rank, self.group.size
         return StagePart(*place) if self.stages else RankPart(*place, self.expert_parallel)

@@ -26,7 +26,7 @@ class ReadsParts:
         headers: Mapping[str, TensorInfo],
         config: ModelConfig,
     ) -> PartsOfFiles:
-        """See `Part`."""
+        """See `HeldPart`."""
         return PartsOfFiles(backend_module, files, headers, config, self)
 
 
