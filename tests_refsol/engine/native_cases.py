@@ -71,6 +71,24 @@ def steps(port, model, rows, kept="auto"):
     return [*(np.stack(logits) for logits in ran if logits), *kept]
 
 
+class Counting:
+    """A `LayersKernel` that notes its calls."""
+
+    def __init__(self, kernel, counted):
+        self.kernel, self.check, self.kernels, self.counted = kernel, kernel.check, kernel.kernels, counted
+
+    def compute_of(self, kept):
+        self.counted.append(kept)
+        return self.kernel.compute_of(kept)
+
+
+def counted_calls(model):
+    """A list that gets an entry at each call of the model's kernel for whole steps."""
+    counted = []
+    model.compute.kernel = Counting(model.compute.kernel, counted)
+    return counted
+
+
 def assert_model_keeps_no_pool(port, model):
     """After a step in one call, a model that outlives its engine does not keep the engine's keys and values."""
     server = PackedServing(port, port.serving, model)

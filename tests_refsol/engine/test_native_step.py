@@ -41,24 +41,12 @@ def native_model(port, monkeypatch):
 
 def assert_same(port, model, rows, kept="auto", calls=3):
     """The logits and the pages, to the last bit; each step is one call."""
-    counted, step = [], model.compute
-    step.kernel = Counting(step.kernel, counted)
+    counted = native_cases.counted_calls(model)
     found = steps(port, model, rows, kept)
     assert len(counted) == calls
     del model.compute
     for actual, expected in zip(found, steps(port, model, rows, kept), strict=True):
         np.testing.assert_array_equal(actual, expected)
-
-
-class Counting:
-    """A kernel that notes its calls."""
-
-    def __init__(self, kernel, counted):
-        self.kernel, self.check, self.kernels, self.counted = kernel, kernel.check, kernel.kernels, counted
-
-    def compute_of(self, kept):
-        self.counted.append(kept)
-        return self.kernel.compute_of(kept)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

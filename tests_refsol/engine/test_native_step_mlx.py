@@ -24,7 +24,10 @@ def port_of(dtype):
 
 
 def assert_near(port, model, rows, kept="auto"):
+    """Each of the three steps is one call."""
+    counted = native_cases.counted_calls(model)
     found = steps(port, model, rows, kept)
+    assert len(counted) == 3
     del model.compute
     atol = CLOSE[port.float_dtype] if kept == "auto" else 0.2
     for actual, expected in zip(found, steps(port, model, rows, kept), strict=True):

@@ -28,8 +28,9 @@ pytestmark = pytest.mark.tool("c++")
 PACKAGE = "tiny_llm_ref.native"
 FOLDER, GIVEN = SOURCES / "tiny_llm_ref" / "native", SOURCES / "tiny_llm_extensions" / "kernels" / "native"
 X86 = platform.machine() in ("x86_64", "AMD64")
-# What the kernels choose by the instructions: all of this machine's, AVX2 at most, and the loops for any processor.
-PATHS = ("", "-mno-avx512f", "-mno-avx") if X86 else ("",)
+# What the kernels choose by the instructions: all of this machine's, AVX2 with AVX-VNNI and alone, and loops for any
+# processor.
+PATHS = ("", "-mno-avx512f", "-mno-avx512f -U__AVXVNNI__", "-mno-avx") if X86 else ("",)
 # The kernels are compiled once for all examples of a path.
 SOME = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 KERNELS = NativeKernels(PACKAGE)

@@ -9,7 +9,8 @@
 #define BLOCKS_OF_A_TILE (WIDTH == 16 ? 4 : 1)
 #endif
 constexpr int BLOCKS = BLOCKS_OF_A_TILE;
-constexpr int ROWS = WIDTH == 16 ? 6 : WIDTH == 8 ? 4 : 2;
+template <typename Number>  // with AVX2, halves of bf16 pairs need registers too
+constexpr int ROWS = WIDTH == 16 ? 6 : WIDTH == 8 ? (sizeof(Number) == 4 ? 6 : 4) : 2;
 
 template <typename Number>
 struct Product {
@@ -94,7 +95,7 @@ static int multiply(const Product<Number>& p, int threads, bool in_tiles) {
 #pragma omp parallel for num_threads(threads) schedule(static) reduction(max : task)
   for (int64_t b = 0; b < p.blocks(); b += BLOCKS) {
     if (in_tiles && b + BLOCKS <= p.blocks())
-      task = blank(task, multiply_blocks<ROWS>(p, 0, b));
+      task = blank(task, multiply_blocks<ROWS<Number>>(p, 0, b));
     else  // also where fewer blocks are left than a tile has
       for (int64_t i = b; i < p.blocks() && i < b + BLOCKS; i++)
         for (int64_t row = 0; row < p.rows; row++) task = blank(task, multiply_line(p, row, i));

@@ -144,7 +144,7 @@ static quantized::QuantizedProduct quantized_product(const Matrix& m, const void
 template <typename Number>
 static int multiply_blocks(const product::Product<Number>& p, int64_t b) {
   using namespace product;
-  if (b + BLOCKS <= p.blocks()) return product::multiply_blocks<ROWS>(p, 0, b);
+  if (b + BLOCKS <= p.blocks()) return product::multiply_blocks<ROWS<Number>>(p, 0, b);
   int task = 0;
   for (; b < p.blocks(); b++)
     for (int64_t row = 0; row < p.rows; row++) task = blank(task, multiply_line(p, row, b));

@@ -327,7 +327,7 @@ static inline IntLine dot_fours(const Bytes& w, const int8_t* four, IntLine sum)
 static inline Ints add_pairs(const Words& pairs, uint32_t pair, Ints sum) {
 #if defined(__AVX512VNNI__)
   return (Ints)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)pairs, _mm512_set1_epi32(pair));
-#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
+#elif defined(__AVX2__) && defined(__AVXVNNI__) && !defined(__AVX512F__)
   return (Ints)_mm256_dpwssd_avx_epi32((__m256i)sum, (__m256i)pairs, _mm256_set1_epi32(pair));
 #elif defined(__AVX2__) && !defined(__AVX512F__)
   return sum + (Ints)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi32(pair));

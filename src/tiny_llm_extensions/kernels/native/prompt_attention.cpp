@@ -5,8 +5,7 @@
 // once for all queries that share them. The softmax is online (Day 2.4), in float32, some tokens at a time.
 #include "kept.h"
 
-constexpr int BLOCKS = WIDTH == 16 ? 4 : 1;  // lines and queries that are multiplied together: sums stay in registers
-constexpr int ROWS = WIDTH >= 8 ? 6 : 2;
+constexpr int BLOCKS = WIDTH == 16 ? 4 : 1;  // lines that are multiplied together, by `Chunk::ROWS` queries
 constexpr int TOKENS = 256;     // that one round of the online softmax takes
 constexpr int MOST_SIZE = 256;  // of a head
 
@@ -21,6 +20,8 @@ struct Chunk {
   float scale;
 
   static constexpr int COLUMNS = 4 / sizeof(Number);  // of each output in a line
+  // Queries whose sums stay in registers; with AVX2, halves of bf16 pairs need registers too.
+  static constexpr int ROWS = WIDTH == 16 ? 6 : WIDTH == 8 ? (sizeof(Number) == 4 ? 6 : 4) : 2;
   int64_t queries() const { return heads / kv_heads; }
   int64_t padded() const { return (tokens + LINE - 1) / LINE * LINE; }
   // A token sees the tokens up to its own place, and with a window not those that are too far before it.
@@ -141,6 +142,7 @@ static inline void in_blocks(int64_t count, Work work, Rest rest) {
 // computes the last one several times.
 template <typename Number>
 static void attend_tile(const Chunk<Number>& c, int64_t kv_head, int64_t from) {
+  constexpr int ROWS = Chunk<Number>::ROWS;
   Queries<ROWS, Number> q;
   Number* out[ROWS];
   for (int r = 0; r < ROWS; r++) {
@@ -167,15 +169,17 @@ static void attend_tile(const Chunk<Number>& c, int64_t kv_head, int64_t from) {
       store(out[r] + i, times(load(q.sum[r] + i), line_of(1 / q.total[r])), LINE);
 }
 
-// One of `pieces_to_pack`, and one of `pieces`; those of the last heads come last, for later tiles see more tokens.
+// Packs the tokens of one of `pieces_to_pack`.
 template <typename Number>
 static void pack_piece(const Chunk<Number>& c, int64_t i) {
   pack_tokens(c, i % c.kv_heads, i / c.kv_heads * LINE);
 }
 
+// Computes one of `pieces`. The last rows see the most tokens and come first, so that threads finish together.
 template <typename Number>
 static void attend_piece(const Chunk<Number>& c, int64_t i) {
-  attend_tile(c, i % c.kv_heads, i / c.kv_heads * ROWS);
+  const int64_t place = c.pieces() - 1 - i;
+  attend_tile(c, place % c.kv_heads, place / c.kv_heads * c.ROWS);
 }
 
 template <typename Number>

@@ -1,5 +1,6 @@
 """Products with 4- and 8-bit matrices by `quantized_product.cpp`: packing, checks and the call."""
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -127,7 +128,7 @@ class PackedMatrix:
 
     def multiply(self, x: int, y: int, bias: int | None, rows: int, is_bf16: bool, threads: int) -> None:
         """Writes x @ Wᵀ + bias to y, with x rounded to `x_bits`: each group of a row has its largest number
-        as 127 or 32,767.
+        as 127 or 32,767. Many rows in 16 bits are multiplied in tiles, which are given: the numbers are the same.
 
         Nothing is checked: `x` (R, I) and `y` (R, O), both bf16 or both float32, and `bias` (O,), float32 or None, are
         addresses of arrays whose numbers follow each other.
@@ -136,10 +137,23 @@ class PackedMatrix:
             NativeError: there is no such kernel on this machine.
             NotImplementedError: a task of Day 4.1 is blank.
         """
-        flags = is_bf16, *self._kinds, threads
         in_tiles = rows >= MANY_ROWS and self._kinds[1] == 16
-        multiply = self.kernel.multiply_many if in_tiles else self.kernel.multiply_addresses
-        answer = multiply(x, *self._addresses, bias, y, rows, *self._sizes, *flags)
+        function = self.kernel.multiply_many if in_tiles else self.kernel.multiply_addresses
+        self.multiply_by(function, x, y, bias, rows, is_bf16, threads)
+
+    def multiply_by(
+        self,
+        function: Callable[..., int],
+        x: int,
+        y: int,
+        bias: int | None,
+        rows: int,
+        is_bf16: bool,
+        threads: int,
+    ) -> None:
+        """The same by one of the kernel's functions."""
+        flags = is_bf16, *self._kinds, threads
+        answer = function(x, *self._addresses, bias, y, rows, *self._sizes, *flags)
         if answer:
             self.kernel.check(answer)
 
@@ -162,7 +176,7 @@ class QuantizedKernel(Kernel):
         threads: int = 1,
         x_bits: int = 8,
     ) -> None:
-        """Writes x @ Wᵀ + bias to y once, see `PackedMatrix`.
+        """Writes x @ Wᵀ + bias to y once, see `PackedMatrix`, by the solution's kernel whatever the number of rows.
 
         Args:
             x: (R, I), bf16 or float32.
@@ -183,7 +197,8 @@ class QuantizedKernel(Kernel):
         if bias is not None:
             require("bias", bias, (outputs,), "float32")
         of_bias = None if bias is None else bias.address
-        matrix.multiply(x.address, y.address, of_bias, rows, x.dtype == "bfloat16", threads)
+        arguments = x.address, y.address, of_bias, rows, x.dtype == "bfloat16", threads
+        matrix.multiply_by(self.multiply_addresses, *arguments)
 
     @cached_property
     def multiply_addresses(self):
@@ -192,7 +207,7 @@ class QuantizedKernel(Kernel):
 
     @cached_property
     def multiply_many(self):
-        """The function of `quantized_tiles.cpp`: the same numbers for rows in 16 bits, sooner where there are many."""
+        """The function of `quantized_tiles.cpp`, for many rows in 16 bits: the same numbers in less time."""
         try:
             given = library(
                 "quantized_tiles.cpp", GIVEN, (("quantized_tiles.h", GIVEN), (self.file, self.package))

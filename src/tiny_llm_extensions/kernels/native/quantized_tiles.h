@@ -11,7 +11,7 @@ constexpr int CHUNK = 32;                    // columns of x that are packed tog
 constexpr int STEP = WIDTH == 16 ? 4 : 2;    // a tile is filled up to a multiple of this number of rows
 constexpr int ROWS = 3 * STEP;               // rows whose sums stay in registers, with BLOCKS blocks
 constexpr int BLOCKS = WIDTH == 16 ? 2 : 1;  // blocks of 16 outputs that are multiplied together
-constexpr int MOST_ROWS = 8 * ROWS;          // rows of a tile
+constexpr int MOST_ROWS = 8 * 12;            // rows of a tile: a multiple of ROWS
 constexpr int MOST_PAIRS = quantized::MOST_COLUMNS / 2;  // pairs of columns of a group
 
 using quantized::QuantizedProduct;
@@ -58,30 +58,34 @@ static inline void unpack_four(const Bytes& four, int pair, int place, Group& to
   }
 }
 
+// Group `at` of the matrix, of which those of a block follow each other.
 template <int BITS, typename Constant>
-static void unpack(const QuantizedProduct& p, int64_t group, int64_t block, int place, Group& to) {
-  const int64_t at = block * p.groups() + group;
-  const uint8_t* w = p.w + at * p.group * LINE * BITS / 8;
+static void unpack(const QuantizedProduct& p, int64_t at, int place, Group& to) {
+  const int64_t bytes = int64_t(p.group) * LINE * BITS / 8;
+  const uint8_t* w = p.w + at * bytes;
+  quantized::prefetch(w + bytes, bytes);  // the next group is read after all rows of the tile are computed
   for (int k = 0; k < p.group; k += 8) {
     const Bytes line = bytes_at(w + k * LINE * BITS / 8);
     unpack_four(BITS == 4 ? low_nibbles(line) : line, k / 2, place, to);
     unpack_four(BITS == 4 ? high_nibbles(line) : bytes_at(w + (k + 4) * LINE), k / 2 + 2, place, to);
   }
   const Constant* constants = (const Constant*)p.constants + at * 2 * LINE;
+  quantized::prefetch(constants + 2 * LINE, 2 * LINE * sizeof(Constant));
   to.scale[place] = constants_at(constants);
   to.bias[place] = constants_at(constants + LINE);
 }
 
 template <int BITS>
-static void unpack(const QuantizedProduct& p, int64_t group, int64_t block, int place, Group& to) {
-  if (p.type_of_constants == quantized::OF_FLOAT16) return unpack<BITS, Float16>(p, group, block, place, to);
-  if (p.type_of_constants == quantized::OF_BF16) return unpack<BITS, uint16_t>(p, group, block, place, to);
-  unpack<BITS, float>(p, group, block, place, to);
+static void unpack(const QuantizedProduct& p, int64_t at, int place, Group& to) {
+  if (p.type_of_constants == quantized::OF_FLOAT16) return unpack<BITS, Float16>(p, at, place, to);
+  if (p.type_of_constants == quantized::OF_BF16) return unpack<BITS, uint16_t>(p, at, place, to);
+  unpack<BITS, float>(p, at, place, to);
 }
 
 // dots += one chunk of R rows, which are CHUNK numbers apart, by B blocks.
 template <int R, int B>
 static inline void add_chunk(const int16_t* x, const uint32_t (*words)[BLOCKS][LINE], IntLine (&dots)[R][B]) {
+#pragma GCC unroll 2
   for (int k = 0; k < CHUNK / 2; k++) {
     Bytes lines[B];
 #pragma GCC unroll 2
@@ -117,18 +121,22 @@ static inline void add_rows(const int16_t* x, const float* scales, const float* 
 template <int B>
 static void multiply_tile(const QuantizedProduct& p, int64_t first, int64_t block) {
   const Tiles tiles{p.rows};
-  const int64_t there = tiles.rows_at(first), padded = tiles.padded_at(first);
+  const int64_t there = tiles.rows_at(first), padded = tiles.padded_at(first), groups = p.groups();
+  const int chunks = p.group / CHUNK;
   const int16_t* x = (const int16_t*)p.rounded + first * p.columns;
-  const float *scales = p.scales + first * p.groups(), *x_sums = p.sums + first * p.groups();
+  const float *scales = p.scales + first * groups, *x_sums = p.sums + first * groups;
   alignas(64) float sums[MOST_ROWS][B * LINE];
   memset(sums, 0, sizeof sums[0] * padded);
   Group w;
-  for (int64_t g = 0; g < p.groups(); g++, x += padded * p.group, scales += padded, x_sums += padded) {
-    for (int b = 0; b < B; b++) p.bits == 4 ? unpack<4>(p, g, block + b, b, w) : unpack<8>(p, g, block + b, b, w);
+  for (int64_t g = 0; g < groups; g++, x += padded * p.group, scales += padded, x_sums += padded) {
+    for (int b = 0; b < B; b++) {
+      const int64_t at = (block + b) * groups + g;
+      p.bits == 4 ? unpack<4>(p, at, b, w) : unpack<8>(p, at, b, w);
+    }
     const auto add = [&](auto rows, int64_t r) {
-      add_rows<rows(), B>(x + r * CHUNK, scales + r, x_sums + r, padded, p.group / CHUNK, w, sums + r);
+      add_rows<rows(), B>(x + r * CHUNK, scales + r, x_sums + r, padded, chunks, w, sums + r);
       // Written as soon as they are complete: the next rows are computed while memory takes these.
-      for (int64_t i = r; g + 1 == p.groups() && i < r + rows() && i < there; i++)
+      for (int64_t i = r; g + 1 == groups && i < r + rows() && i < there; i++)
         for (int b = 0; b < B; b++) finish(p, first + i, block + b, load(sums[i] + b * LINE));
     };
     int64_t r = 0;
