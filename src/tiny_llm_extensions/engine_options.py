@@ -18,7 +18,8 @@ class EngineOptions(PlainOptions):
     """The options of the engine. `LLM` takes each of them by keyword.
 
     Args:
-        num_blocks: KV blocks. None takes what fits, see `blocks_that_fit`.
+        num_blocks: KV blocks, all of them from the start. None takes what fits, see `blocks_that_fit`; on a CPU the
+            pool then begins small and grows to that, see `GrowingPool`.
         gpu_memory_utilization: share of the device's memory for weights, activations and KV blocks together. A CPU does
             not ask for it: its pool is a quarter of the free RAM.
         kv_cache_dtype: how keys and values are kept. "auto" keeps them in the model's type; "int8" in eight bits, with

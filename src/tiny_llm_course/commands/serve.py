@@ -112,6 +112,8 @@ def make_llm(options: argparse.Namespace, engine: dict[str, object]) -> LLM:
         llm.engine.tokenizer.use_chat_template(options.chat_template)
     if llm.engine.port.device == "cpu" and (why := why_no_kernels()) is not None:
         print(f"no kernels in C++, so steps take up to several times as long: {why}", file=sys.stderr)
+    if (growing := llm.engine.extensions.get("growing")) is not None:
+        print(growing.in_words(), flush=True)
     return llm
 
 
