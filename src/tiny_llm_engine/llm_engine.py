@@ -72,7 +72,7 @@ class LLMEngine:
             self.tokenizer,
             vocab_size=self.runner.vocab_size,
             max_model_len=self.max_model_len,
-            pool_tokens=self.runner.num_blocks * self.options.block_size,
+            pool_tokens=self.runner.most_blocks * self.options.block_size,
             seed=self.options.seed,
             on_request=self.on_request,
         )

@@ -73,6 +73,7 @@ class PackedRunner:
         on_logits: called as on_logits(rows, logits (len(rows), V) in NumPy) after each call that samples, for tests.
 
     Attributes:
+        most_blocks: blocks that the pools can have.
         before: called with each batch before it is computed.
         bucket_of: the bucket that a batch is padded to; None pads nothing.
         pad: pads the inputs of a batch to its bucket.
@@ -99,7 +100,7 @@ class PackedRunner:
         on_logits: Callable | None = None,
     ):
         self.model, self.backend_module, self.device = model, backend_module, device
-        self.num_blocks, self.block_size = num_blocks, block_size
+        self.num_blocks, self.most_blocks, self.block_size = num_blocks, num_blocks, block_size
         self.sampler, self.sampled, self.on_logits = sampler, sampled, on_logits
         self.num_hidden_layers = model.num_hidden_layers
         self.max_model_len, self.vocab_size = model.config.context, model.config.vocab_size
@@ -137,7 +138,8 @@ class PackedRunner:
 
     def create_kv_pools(self, num_blocks: int, kv_cache_dtype: str) -> list[Any]:
         """More pools for the model, of another size and type."""
-        return self._create_kv_pools(self.model, num_blocks, self.block_size, kv_cache_dtype=kv_cache_dtype)
+        kind = {"kv_cache_dtype": kv_cache_dtype, "most_blocks": None}
+        return self._create_kv_pools(self.model, num_blocks, self.block_size, **kind)
 
     def _logits(self, batch: PackedBatch, bucket: Bucket | None) -> Array | None:
         self.prepare(batch)

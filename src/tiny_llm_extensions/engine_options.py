@@ -1,5 +1,6 @@
 """The options of an engine with all that can be put on it."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,8 @@ class EngineOptions(PlainOptions):
     """The options of the engine. `LLM` takes each of them by keyword.
 
     Args:
-        num_blocks: KV blocks. None takes what fits, see `blocks_that_fit`.
+        num_blocks: KV blocks, all of them from the start. None takes what fits, see `blocks_that_fit`; on a CPU the
+            pool then begins small and grows to that, see `GrowingPool`.
         gpu_memory_utilization: share of the device's memory for weights, activations and KV blocks together. A CPU does
             not ask for it: its pool is a quarter of the free RAM.
         kv_cache_dtype: how keys and values are kept. "auto" keeps them in the model's type; "int8" in eight bits, with
@@ -34,6 +36,9 @@ class EngineOptions(PlainOptions):
         policy: how steps are planned: "hybrid" mixes chunks and decodes in one forward, "separate" computes the same
             plan in two; or a name of the policies of Day 3.5.
         latency_target: seconds between two tokens of an answer, for the policy "slack", which measures steps first.
+        max_step_seconds: target for the longest step of a server without `max_num_batched_tokens`, which then has 512,
+            256, 128 or 64 tokens, as measured here (in bf16 another size may change a token). 0 is 512 tokens, as for
+            batches. None reads TINY_LLM_MAX_STEP_SECONDS, and is 0.25.
         scale_chunks_by_load: whether the chunks of a step shrink with the share of `max_num_seqs` that decodes in it;
             see `LoadChunker`.
         enforce_eager: True runs the model as it is written; False compiles it before the first request, which takes
@@ -74,6 +79,7 @@ class EngineOptions(PlainOptions):
     scheduling_policy: str = "fcfs"
     policy: str = "hybrid"
     latency_target: float | None = None
+    max_step_seconds: float | None = None
     scale_chunks_by_load: bool = False
     enforce_eager: bool | None = None
     bucketing_strategy: str | None = None
@@ -116,6 +122,8 @@ class EngineOptions(PlainOptions):
             raise ValueError(f'scheduling_policy is {self.scheduling_policy!r}: give "fcfs" or "priority"')
         if self.latency_target is not None and self.policy != "slack":
             raise ValueError(f'latency_target is for policy="slack", and the policy is {self.policy!r}')
+        if not 0 <= (self.max_step_seconds or 0) < math.inf:
+            raise ValueError(f"max_step_seconds is {self.max_step_seconds}: give seconds, or 0")
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ValueError(
                 f"gpu_memory_utilization is {self.gpu_memory_utilization}: give a share above 0 and at most 1"

@@ -16,10 +16,11 @@ from .engine_options import EngineOptions, limits_of
 from .given import given_of
 from .grammars.grammar import Grammars
 from .graphs.step_shapes import StepShapes
+from .growing_pool import GrowingPool, typical_blocks
 from .parallel.other_ranks import OtherRanks
 from .planning import Planning
 from .profiling.attention_choice import has_chunk_kernel
-from .profiling.engine_profiling import measured_num_blocks, measured_profile
+from .profiling.engine_profiling import block_bytes_of, measured_num_blocks, measured_profile
 from .profiling.product_choice import choose_products
 
 NO_PROMPT_ROWS = (
@@ -62,19 +63,24 @@ def open_engine(
     shapes = StepShapes(port, names, options, limits, num_blocks)
     start = time.perf_counter()
     ranks.make_pools(num_blocks)
-    runner = shapes.new_runner(network, ranks)
+    grows = may_grow(options, shapes, ranks)
+    first = typical_blocks(options.max_num_seqs, options.block_size, num_blocks) if grows else num_blocks
+    runner = shapes.new_runner(network, ranks, first)
+    growing = GrowingPool(runner, block_bytes_of(port, network, options)) if grows else None
     cold = open_cold_store(port, runner, options, model)
     if shapes.is_compiled:
         warm_up(shapes, runner)
     profile = measured_profile(names, runner, options, limits) if options.policy == "slack" else None
     speculation = _speculation(port, runner, options, limits, draft_network)
     setup_seconds = time.perf_counter() - start  # most of it compiles, if anything is compiled
-    planning = Planning(names, options, limits, profile, speculation, cold)
+    planning = Planning(names, options, limits, profile, speculation, cold, growing)
     engine = LLMEngine(
         port, tokenizer, options, limits, runner, planning.loop, products, setup_seconds, clock
     )
     engine.extensions |= {"shapes": shapes, "ranks": ranks}
     put_grammars_on(engine)
+    if growing is not None:
+        engine.extensions["growing"] = growing
     if speculation is not None:
         engine.extensions["drafts"] = speculation.proposals
     if runner.buckets is not None:
@@ -83,6 +89,19 @@ def open_engine(
         put_cold_store_on(engine, cold)
     engine.on_close.insert(0, ranks.close)
     return engine
+
+
+def may_grow(options: EngineOptions, shapes: StepShapes, ranks: OtherRanks) -> bool:
+    """Whether an engine's pool begins small: on a CPU, without a number of blocks.
+
+    Graphs and buckets know the pool's size, other pools are as large as this one, and copies or a step may be in flight
+    while the next one is planned: such engines have all their blocks from the start.
+    """
+    port = shapes.port
+    in_ram = port.backend_module.device_memory(port.device) is None
+    is_plain = in_ram and not shapes.is_compiled and shapes.buckets is None
+    is_alone = ranks.size == 1 and not options.async_scheduling and not options.keeps_cold_blocks
+    return options.num_blocks is None and is_plain and is_alone and options.speculation is None
 
 
 def put_grammars_on(engine: LLMEngine) -> None:

@@ -18,6 +18,7 @@ from tiny_llm_engine.step_loop import StepLoop
 from .cold_blocks.cold_store import ColdStore
 from .drafts.speculation import Speculation
 from .engine_options import EngineOptions
+from .growing_pool import GrowingPool
 from .make_loop import make_loop
 
 TILE = 64  # tokens: what sizes that a policy chooses are multiples of
@@ -32,6 +33,7 @@ class Planning:
         profile: what steps cost, for the policy "slack".
         speculation: makes and checks drafts; None for an engine without them.
         cold: blocks outside the pool, if any.
+        growing: lets the pool grow; None where it has all its blocks.
     """
 
     names: ServingPackage
@@ -40,6 +42,7 @@ class Planning:
     profile: StepProfile | None
     speculation: Speculation | None
     cold: ColdStore | None = None
+    growing: GrowingPool | None = None
 
     def loop(
         self, runner: PackedRunner, clock: Callable[[], float], on_event: Callable[[Event], object]
@@ -52,7 +55,7 @@ class Planning:
         cold = None if self.cold is None else self.cold.parts(names)
         if cold is not None:
             allocator.prefix_cache = names.KeepingCache(cast(Any, cold.blocks))
-        return make_loop(
+        loop = make_loop(
             names,
             options.policy,
             runner,
@@ -71,6 +74,9 @@ class Planning:
             on_event=on_event,
             **self._slack_options(),
         )
+        if self.growing is not None:
+            self.growing.put_on(loop)
+        return loop
 
     def _slack_options(self) -> dict[str, Any]:
         if self.profile is None:

@@ -99,6 +99,7 @@ NO_EFFECT = {
     "solution": "the reference",
     "options": "these",
     "gpu_memory_utilization": "the rows give num_blocks",
+    "max_step_seconds": "of servers",
     "seed": "each request that draws has one",
     "enable_expert_parallel": "for mixtures, in test_ranks.py",
 }

@@ -849,6 +849,7 @@ EFFECTS = {
     "scheduling_policy": ("priority", lambda llm: type(llm.engine.loop.waiting.queue)),
     "policy": ("separate", lambda llm: llm.engine.loop.state.limits.mixed_steps),
     "latency_target": (60.0, lambda llm: getattr(llm.engine.loop.scheduler, "latency_target", None)),
+    "max_step_seconds": (0.5, None),  # in test_step_budget.py
     "scale_chunks_by_load": (True, lambda llm: [type(rule) for rule in llm.engine.loop.hooks.plan]),
     "enforce_eager": (False, lambda llm: llm.engine.extensions["shapes"].is_compiled),
     "bucketing_strategy": ("linear", lambda llm: llm.engine.runner.buckets),

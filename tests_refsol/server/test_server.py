@@ -953,7 +953,7 @@ def test_an_engine_that_cannot_be_opened_ends_with_one_line(line, says, capsys, 
     [("no C++ compiler", "cpu", 1), (None, "cpu", 0), ("no C++ compiler", "cuda", 0)],
 )
 def test_a_server_that_does_without_compiled_kernels_says_so(why, device, says, monkeypatch, capsys):
-    llm = SimpleNamespace(engine=SimpleNamespace(port=SimpleNamespace(device=device)))
+    llm = SimpleNamespace(engine=SimpleNamespace(port=SimpleNamespace(device=device), extensions={}))
     monkeypatch.setattr(serve, "opened", lambda options, engine: llm)
     monkeypatch.setattr(serve, "why_no_kernels", lambda: why)
     assert serve.make_llm(serve.parsed([]), {}) is llm
@@ -966,10 +966,9 @@ def test_a_server_that_does_without_compiled_kernels_says_so(why, device, says, 
 def test_steps_begin_as_usual_and_the_slider_of_the_page_reaches_more(monkeypatch):
     def opened(options, engine):
         scheduler = SimpleNamespace(max_num_batched_tokens=engine["max_num_batched_tokens"])
-        return SimpleNamespace(
-            most=engine["max_num_batched_tokens"],
-            engine=SimpleNamespace(loop=SimpleNamespace(scheduler=scheduler)),
-        )
+        made = SimpleNamespace(loop=SimpleNamespace(scheduler=scheduler), new_loop=None)
+        made.options = SimpleNamespace(max_num_seqs=engine["max_num_seqs"], max_step_seconds=0.0)
+        return SimpleNamespace(most=engine["max_num_batched_tokens"], engine=made)
 
     def budgets(line):
         options = serve.parsed(line.split())
@@ -979,7 +978,8 @@ def test_steps_begin_as_usual_and_the_slider_of_the_page_reaches_more(monkeypatc
     monkeypatch.setattr(serve, "make_llm", opened)
     assert (budgets(""), budgets("--max-num-seqs 600")) == ((2048, 512), (2048, 600))
     assert budgets("--max-num-batched-tokens 64") == (64, 64)
-    assert budgets("--scale-chunks-by-load") == budgets("--host 0.0.0.0") == (None, None)
+    assert budgets("--scale-chunks-by-load") == (None, None)
+    assert budgets("--host 0.0.0.0") == (None, 512), "no slider"
 
 
 @contextmanager

@@ -36,6 +36,7 @@ class Watched:
         self.options = s_options(self.loop.scheduler)
         self.max_num_batched_tokens, self.max_model_len = 64, 82  # three quarters are C's prompt
         self.network = SimpleNamespace(config=SimpleNamespace(vocab_size=256))
+        self.runner = SimpleNamespace(most_blocks=BLOCKS)
         self.messages.append(self.page.hello(self))
         self.scheduler_steps = 0
         for number, (prompt, answer) in enumerate(REQUESTS):

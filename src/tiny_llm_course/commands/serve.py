@@ -6,10 +6,10 @@ import os
 import ssl
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tiny_llm_engine.engine_options import CHUNKED_BUDGET
 from tiny_llm_engine.machine.terminal import FatalError, command, fail
 from tiny_llm_engine.models.weights.random_weights import check_layers
 from tiny_llm_engine.solutions.solution import SOLUTIONS, resolve_serving
@@ -18,6 +18,7 @@ from tiny_llm_extensions.engine_options import check_policy
 from tiny_llm_extensions.job import Job
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.parallel.start import follow_if_launched
+from tiny_llm_extensions.profiling.step_budget import begin_with_short_steps
 from tiny_llm_server.arguments import (
     add_frontend_arguments,
     add_replica_arguments,
@@ -112,6 +113,8 @@ def make_llm(options: argparse.Namespace, engine: dict[str, object]) -> LLM:
         llm.engine.tokenizer.use_chat_template(options.chat_template)
     if llm.engine.port.device == "cpu" and (why := why_no_kernels()) is not None:
         print(f"no kernels in C++, so steps take up to several times as long: {why}", file=sys.stderr)
+    if (growing := llm.engine.extensions.get("growing")) is not None:
+        print(growing.in_words(), flush=True)
     return llm
 
 
@@ -172,24 +175,25 @@ def engine_opener(options: argparse.Namespace) -> Callable[[], LLM]:
 
 
 def llm_opener(options: argparse.Namespace, served: "ServerOptions") -> Callable[[], LLM]:
-    """As `engine_opener`; without --max-num-batched-tokens the page's slider reaches `SLIDER_TOKENS`.
+    """As `engine_opener`; without --max-num-batched-tokens steps are as short as `max_step_seconds` wants them.
 
-    The engine is planned for such steps and begins with the usual ones. It is left as it is where the largest step
-    decides more: in policies that measure steps, for chunks by load, and for drafts.
+    With live controls the engine is planned for `SLIDER_TOKENS`, which the page's slider reaches. It is left as it is
+    where the largest step decides more: in policies that measure steps, for chunks by load, and for drafts.
     """
     is_usual = options.policy in ("hybrid", "separate") and options.enable_chunked_prefill
     changes = options.max_num_batched_tokens, options.scale_chunks_by_load, options.speculative_config
-    if not (served.live_controls and is_usual) or any(changes):
+    if not is_usual or any(changes):
         return engine_opener(options)
-    options.max_num_batched_tokens = max(SLIDER_TOKENS, options.max_num_seqs)
-    opens, first = engine_opener(options), max(CHUNKED_BUDGET, options.max_num_seqs)
+    if served.live_controls:
+        options.max_num_batched_tokens = max(SLIDER_TOKENS, options.max_num_seqs)
+    return partial(opened_with_short_steps, engine_opener(options))
 
-    def opened_with_usual_steps() -> LLM:
-        llm = opens()
-        llm.engine.loop.scheduler.max_num_batched_tokens = first
-        return llm
 
-    return opened_with_usual_steps
+def opened_with_short_steps(opens: Callable[[], LLM]) -> LLM:
+    """An `LLM` whose tokens somebody reads as they come."""
+    llm = opens()
+    print(begin_with_short_steps(llm.engine), flush=True)
+    return llm
 
 
 def replica_application(options: argparse.Namespace) -> tuple[Any, "ReplicaOptions"]:
@@ -201,7 +205,8 @@ def replica_application(options: argparse.Namespace) -> tuple[Any, "ReplicaOptio
     """
     from tiny_llm_server.replicas.replica_options import ReplicaOptions, check_ray
 
-    opens, served, most = engine_opener(options), server_options(options), options.max_num_seqs
+    served, most = server_options(options), options.max_num_seqs
+    opens = llm_opener(options, replace(served, live_controls=False))
     replicas = ReplicaOptions(
         options.replicas,
         options.max_replicas,

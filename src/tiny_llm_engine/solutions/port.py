@@ -94,6 +94,7 @@ class Port(PortNames):
         *,
         kind: type[PackedRunner] | None = None,
         kv_cache_dtype: str = "auto",
+        most_blocks: int | None = None,
         **options: Any,
     ) -> PackedRunner:
         """A runner for `Qwen3ModelWeek3` of this port.
@@ -102,6 +103,7 @@ class Port(PortNames):
             block_size: tokens per block.
             kind: the class of the runner; `PackedRunner` when None.
             kv_cache_dtype: see `EngineOptions`.
+            most_blocks: what the pools may grow to; `num_blocks` when None.
             options: of the class.
         """
         from ..backends.candidate_filter import CandidateFilter
@@ -114,11 +116,15 @@ class Port(PortNames):
             "sampler": SeededSampler(self.sampler, module, self.device, candidates),
             "sampled": serving.Sampled,
             "flat_blocks": serving.flat_blocks,
-            "create_kv_pools": partial(self.create_kv_pools, kv_cache_dtype=kv_cache_dtype),
+            "create_kv_pools": partial(
+                self.create_kv_pools, kv_cache_dtype=kv_cache_dtype, most_blocks=most_blocks
+            ),
         }
         sizes = {"num_blocks": num_blocks, "block_size": block_size}
         options = {**of_solution, **sizes, **options}
-        return (kind or PackedRunner)(model, module, self.device, **options)
+        runner = (kind or PackedRunner)(model, module, self.device, **options)
+        runner.most_blocks = most_blocks or num_blocks
+        return runner
 
     def seed(self, number: int) -> None:
         self.backend_module.seed(number)

@@ -115,12 +115,15 @@ class StepShapes:
         known = limits_of_steps(policy, limits.has_chunks, self.num_blocks) if shares_nothing else {}
         return self.names.make_buckets(strategy, *sizes, pad_pages="pages" in fixed, **known)
 
-    def new_runner(self, network: Network, ranks: OtherRanks | None = None) -> PackedRunner:
+    def new_runner(
+        self, network: Network, ranks: OtherRanks | None = None, first_blocks: int | None = None
+    ) -> PackedRunner:
         """A runner of the network; with its parts compiled, the first run of each shape compiles them.
 
         Args:
             network: `Qwen3ModelWeek3`, or a rank's part of it.
             ranks: the others, which this rank's runner announces its batches to.
+            first_blocks: blocks with which the pools begin; all of them when None.
         """
         names = "kv_cache_dtype", "async_scheduling"
         capture: dict[str, Any] = {name: getattr(self.options, name) for name in names}
@@ -135,10 +138,11 @@ class StepShapes:
         runner = packed_runner(
             self.port,
             network,
-            self.num_blocks,
+            first_blocks or self.num_blocks,
             self.options.block_size,
             buckets=self.buckets,
             ranks=ranks,
+            most_blocks=self.num_blocks,
             **capture,
         )
         runner.max_model_len = self.limits.max_model_len

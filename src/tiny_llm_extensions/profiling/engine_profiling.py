@@ -33,8 +33,7 @@ def measured_num_blocks(
     """
     port.backend_module.release_memory(port.device)
     size, longest = options.block_size, limits.max_model_len
-    kinds = port.float_dtype, len(network.layers), options.kv_cache_dtype
-    block_bytes = size * kv_bytes_per_token(network.config, *kinds)
+    block_bytes = block_bytes_of(port, network, options)
     if port.device == "cpu":
         block_bytes *= ranks.size  # all pools are in the RAM of this machine
     if options.num_blocks is not None:
@@ -64,6 +63,12 @@ def measured_num_blocks(
     )
 
 
+def block_bytes_of(port: Port, network: Network, options: EngineOptions) -> int:
+    """Bytes of a KV block in all layers of this process."""
+    kinds = port.float_dtype, len(network.layers), options.kv_cache_dtype
+    return options.block_size * kv_bytes_per_token(network.config, *kinds)
+
+
 def profiling_batch(
     names: ServingPackage, count: int, rows: int, longest: int, block_size: int
 ) -> PackedBatch:
@@ -87,7 +92,7 @@ def measured_profile(
         A `StepProfile` of the solution.
     """
     seqs = max(options.max_num_seqs, 2)
-    context = min(limits.max_model_len // 2, runner.num_blocks * options.block_size // seqs) - 1
+    context = min(limits.max_model_len // 2, runner.most_blocks * options.block_size // seqs) - 1
     timer = StepTimer(names, runner, options.block_size, max(context, 1))
     largest = min(limits.max_num_batched_tokens, limits.max_model_len)
     sizes = sorted({*(size for size in SIZES if size < largest), -(-largest // 2), largest})

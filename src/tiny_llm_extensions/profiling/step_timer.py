@@ -43,8 +43,11 @@ class StepTimer:
     def __init__(self, names: ServingPackage, runner: PackedRunner, block_size: int, context: int):
         self.names, self.runner, self.block_size, self.context = names, runner, block_size, context
 
-    def seconds(self, tokens: int, decodes: int) -> float:
-        """The median seconds of a step with `tokens` tokens: `decodes` decodes, and one prompt for the rest."""
-        requests = [(1, self.context)] * decodes + [(tokens - decodes, 0)] * (tokens > decodes)
+    def seconds(self, tokens: int, decodes: int, past: int = 0) -> float:
+        """The median seconds of a step with `tokens` tokens: `decodes` decodes, and one prompt for the rest.
+
+        `past` tokens of that prompt were computed before.
+        """
+        requests = [(1, self.context)] * decodes + [(tokens - decodes, past)] * (tokens > decodes)
         batch = pad_batch(self.names, self.runner.num_blocks, self.block_size, requests)
         return median(seconds_of(lambda: self.runner.run(batch), ROUNDS))

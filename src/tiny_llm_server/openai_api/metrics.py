@@ -132,7 +132,8 @@ class EngineMetrics:
         """Add the gauges, whose values are read on request."""
 
         def used() -> float:
-            return 1 - engine.allocator.num_free / engine.allocator.num_blocks
+            allocator = engine.allocator
+            return (allocator.num_blocks - allocator.num_free) / engine.runner.most_blocks
 
         def step_budget() -> int:
             return engine.loop.scheduler.max_num_batched_tokens
@@ -147,7 +148,7 @@ class EngineMetrics:
             self._gauge(name, about, value)
         self._registry.register(EngineCounters(engine, self._label))
         options = {name: str(getattr(engine.options, name)) for name in CACHE_OPTIONS}
-        numbers = {"num_gpu_blocks": str(engine.allocator.num_blocks)}
+        numbers = {"num_gpu_blocks": str(engine.runner.most_blocks)}
         cache = {**numbers, "cache_dtype": getattr(engine.options, "kv_cache_dtype", "auto"), **options}
         name, about = "vllm:cache_config_info", "options of the KV cache, as labels"
         Gauge(name, about, [*cache], registry=self._registry).labels(**cache).set(1)

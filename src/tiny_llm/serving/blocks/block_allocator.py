@@ -77,6 +77,11 @@ class OutOfBlocks(Exception):
         self.needed, self.free = needed, free
 
 
+def share_of(watermark: float, num_blocks: int) -> int:
+    """The blocks of a watermark, rounded up. Given."""
+    return math.ceil(round(watermark * num_blocks, 6))  # 0.07 · 100 is 7.000000000000001
+
+
 class BlockAllocator:
     """Hands out the blocks of a KV pool and counts references to them (Kwon et al., 2023, section 4.2).
 
@@ -108,7 +113,7 @@ class BlockAllocator:
             raise ValueError(f"watermark is {watermark}: give a share from 0 to below 1")
         self.num_blocks, self.block_size = num_blocks, block_size
         self.enable_prefix_caching = enable_prefix_caching
-        self.watermark_blocks = math.ceil(round(watermark * num_blocks, 6))  # 0.07 · 100 is 7.000000000000001
+        self.watermark, self.watermark_blocks = watermark, share_of(watermark, num_blocks)
         self.reference_counts = [0] * num_blocks
         self.blank = [*reversed(range(num_blocks))]  # a stack: the lowest block is handed out first
         self.prefix_cache = PrefixCache()
@@ -184,6 +189,13 @@ class BlockAllocator:
         if block is not None:
             del self.prefix_cache.digest_of[block], self.prefix_cache.idle[block]
             self.blank.append(block)
+
+    def grow(self, num_blocks: int) -> None:
+        """Adds blank blocks until there are `num_blocks`; the pad block is after the last one again. Given."""
+        added = range(self.num_blocks, num_blocks)
+        self.reference_counts += [0] * len(added)
+        self.blank[:0] = reversed(added)  # handed out after those that are there
+        self.num_blocks, self.watermark_blocks = num_blocks, share_of(self.watermark, num_blocks)
 
     def _check_numbers(self, blocks: Sequence[int]) -> None:
         for block in blocks:

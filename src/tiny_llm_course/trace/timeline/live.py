@@ -35,7 +35,7 @@ class LiveTimeline:
         return {
             "kind": "hello",
             "model": self.model_name,
-            "num_blocks": engine.allocator.num_blocks,
+            "num_blocks": engine.runner.most_blocks,
             "block_size": engine.allocator.block_size,
             "max_model_len": engine.max_model_len,
             "vocab_size": engine.network.config.vocab_size,

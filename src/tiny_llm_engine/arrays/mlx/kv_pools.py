@@ -41,6 +41,18 @@ class TinyKvPagedPool:
         """(num_blocks + 1, page_size, Hkv, D); see `key_pages`."""
         return self._pages(self.values, 1)
 
+    def resize(self, num_blocks: int) -> None:
+        """Has this many blocks from now on, more than before. Keeps what is in them.
+
+        MLX makes arrays anew: for a moment this layer's old ones are in memory beside them.
+        """
+        more = (num_blocks - self.num_blocks) * self.page_size
+        self.num_blocks, self.known_addresses = num_blocks, []
+        self.keys, self.values, *self.scales = (
+            mx.concatenate([array, mx.zeros((more, *array.shape[1:]), array.dtype)]) for array in self.arrays
+        )
+        self.materialize()
+
     def _pages(self, slots: mx.array, which: int) -> Any:
         return slots.reshape(-1, self.page_size, *slots.shape[1:])
 
@@ -112,13 +124,20 @@ class QuantizedKvPool(TinyKvPagedPool):
 
 
 def create_kv_pools(
-    model: Any, num_blocks: int, page_size: int, kv_cache_dtype: str = "auto", *, quantize_rows: QuantizeRows
+    model: Any,
+    num_blocks: int,
+    page_size: int,
+    kv_cache_dtype: str = "auto",
+    *,
+    quantize_rows: QuantizeRows,
+    most_blocks: int | None = None,
 ) -> list[TinyKvPagedPool]:
     """A pool per layer of a model, of `num_blocks` blocks of keys and values, shared by all requests.
 
     Args:
         kv_cache_dtype: "auto" keeps them in the model's type; for "int8" and "fp8_e4m3" see `QuantizedKvPool`.
         quantize_rows: of the solution, which has given it to this function.
+        most_blocks: what the pools may grow to. MLX reserves nothing for it.
     """
     config, weight = model.config, model.norm.weight
     sizes = num_blocks, page_size, config.num_key_value_heads, config.head_dim, weight.dtype
