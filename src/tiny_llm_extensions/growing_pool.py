@@ -47,14 +47,17 @@ class GrowingPool:
         allocator: Any = loop.allocator
         has_free = allocator.can_allocate
 
+        ends = EndsWithoutMemory(self, loop)
+
         def can_allocate(count: int, *, keep_watermark: bool = True) -> bool:
             while not has_free(count, keep_watermark=keep_watermark):
                 if not self.grow(allocator):
+                    if self.is_refused and ends not in loop.hooks.plan:  # before that no step asks it
+                        loop.hooks.plan.append(ends)
                     return False
             return True
 
         allocator.can_allocate = can_allocate
-        loop.hooks.plan.append(EndsWithoutMemory(self, loop))
 
     def grow(self, allocator: BlockAllocator) -> bool:
         """Doubles the pool, up to its limit. Returns whether it did."""
