@@ -1,7 +1,8 @@
 """The kernels in C++ as Python calls them: by addresses, with every shape and type checked first.
 
 A solution has the files of Day 4.1: `product.cpp`, `quantized_product.cpp` and `decode_attention.cpp`. The others, and
-the headers `lines.h` and `kept.h`, are given and stand here; `layers.cpp` is made of all of them.
+the headers, are given and stand here; `layers.cpp` is made of all of them. Attention of chunks is given, and so are
+products of many rows where these are rounded to 16 bits.
 """
 
 import sys
