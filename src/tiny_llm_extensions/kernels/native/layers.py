@@ -17,7 +17,7 @@ from ..quantized_matrix import QuantizedMatrix
 from .attention import KEPT, DecodeKernel
 from .kernel import FLOAT, NUMBER, POINTER, Kernel, NativeArray, ProductKernel
 from .library import GIVEN, NativeError, library
-from .page_reads import StepTexts, row_runs, rows_of_requests, step_texts
+from .page_reads import StepReads, step_reads
 from .quantized_product import QuantizedKernel
 
 POOL_FIELDS = 4  # of a `Pool` in C++
@@ -158,25 +158,16 @@ class LayersStep(ABC):
 
     def __call__(self, model: Any, inputs: PackedInputs, pools: Sequence[Any]) -> Array | None:
         """See `Qwen3ModelWeek3`. The inputs are lists, or arrays."""
-        requests, page_size = rows_of_requests(inputs.segments), pools[0].page_size
-        texts = step_texts(inputs, requests, page_size)
-        if texts.texts and not self.takes_chunks:
+        reads = step_reads(inputs, pools[0].page_size, model.config.sliding_window is not None)
+        if reads.texts and not self.takes_chunks:
             return type(model).compute(model, inputs.map(self._as_array), pools)
-        runs = windowed = row_runs(inputs, inputs.decodes, requests, page_size)
-        if model.config.sliding_window is not None:
-            windowed = row_runs(inputs, inputs.window_decodes, requests, page_size)
-        return self._compute(model, inputs, (*runs, *windowed), texts, pools)
+        return self._compute(model, inputs, reads, pools)
 
     def _as_array(self, numbers: Any) -> Array:
         return self._array(numbers) if isinstance(numbers, list) else numbers
 
     def _compute(
-        self,
-        model: Any,
-        inputs: PackedInputs,
-        runs: Sequence[NativeArray],
-        texts: StepTexts,
-        pools: Sequence[Any],
+        self, model: Any, inputs: PackedInputs, reads: StepReads, pools: Sequence[Any]
     ) -> Array | None:
         """Writes the keys and values of the step to the pools; returns the logits.
 
@@ -192,13 +183,14 @@ class LayersStep(ABC):
         begun = None if self.has_table else model.embedding(self._as_array(inputs.token_ids))
         x = self._new(model, len(ids), self.sizes[0]) if begun is None else self._native(begun)
         logits = self._new(model, len(sampled), model.config.vocab_size)
-        addresses = [part.address for part in (x, logits, *self._angles, *runs)]
-        tables = map(_address, (*rows, *texts, self._layers, self._ends, pages))
-        counts = len(pages) // POOL_FIELDS, len(sampled), len(texts.texts) // TEXT_FIELDS, len(texts.slots)
+        addresses = [part.address for part in (x, logits, *self._angles, *reads.runs)]
+        tables = map(_address, (*rows, reads.texts, reads.slots, self._layers, self._ends, pages))
+        counts = len(pages) // POOL_FIELDS, len(sampled), len(reads.texts) // TEXT_FIELDS, len(reads.slots)
         sizes = *counts, model.config.sliding_window or 0, len(ids), *self.sizes
         step, kept = array("q", [*addresses, *tables, *sizes]), self._names[pools[0].keys.dtype]
         flags = self.eps, self.scale, x.dtype == "bfloat16", self._threads()
-        self.kernel.check(self.kernel.compute_of(kept)(_address(step), *flags))
+        if (blank := self.kernel.compute_of(kept)(_address(step), *flags)) != 0:
+            self.kernel.check(blank)
         if not sampled:
             return None
         out = self._written(model, logits if self.has_head else x)

@@ -64,16 +64,28 @@ def past_runs(past: PastReads | None, page_size: int) -> dict[int, Runs]:
     return {row: runs[group] for row, group in zip(rows, groups, strict=True) if group >= 0 and runs[group]}
 
 
-class StepTexts(NamedTuple):
-    """The chunks of a step, as `layers.cpp` takes them.
+class StepReads(NamedTuple):
+    """What a step reads, as `layers.cpp` takes it.
 
     Args:
-        texts: of each its first row, its rows, the slots that it reads, and where these begin in `slots`.
+        texts: of each chunk its first row, its rows, the slots that it reads, and where these begin in `slots`.
         slots: of the pasts and the rows of all chunks, those of each filled up to a multiple of `LINE`.
+        runs: what the rows of decodes read, see `DecodeKernel.attend`: in layers without a window, then in those with
+            one.
     """
 
     texts: array
     slots: array
+    runs: tuple[NativeArray, ...]
+
+
+def step_reads(inputs: PackedInputs, page_size: int, has_windows: bool) -> StepReads:
+    """What the requests of a step read; the inputs are lists, or arrays, which are read for it."""
+    requests = rows_of_requests(inputs.segments)
+    runs = windowed = row_runs(inputs, inputs.decodes, requests, page_size)
+    if has_windows:
+        windowed = row_runs(inputs, inputs.window_decodes, requests, page_size)
+    return StepReads(*step_texts(inputs, requests, page_size), (*runs, *windowed))
 
 
 def rows_of_requests(segments: Any) -> list[tuple[int, int]]:
@@ -99,23 +111,22 @@ def row_runs(
     return _run_arrays(runs)
 
 
-def step_texts(inputs: PackedInputs, requests: Sequence[tuple[int, int]], page_size: int) -> StepTexts:
-    """What the requests of several rows read; arguments as those of `row_runs`."""
-    past, own, found = (
-        past_runs(inputs.chunks, page_size),
-        listed(inputs.slots),
-        StepTexts(array("q"), array("q")),
-    )
+def step_texts(
+    inputs: PackedInputs, requests: Sequence[tuple[int, int]], page_size: int
+) -> tuple[array, array]:
+    """`StepReads.texts` and their slots; arguments as those of `row_runs`."""
+    past, own = past_runs(inputs.chunks, page_size), listed(inputs.slots)
+    texts, slots = array("q"), array("q")
     for start, stop in requests:
         if stop - start > 1:
-            before = len(found.slots)
+            before = len(slots)
             for first, count in past.get(start, ()):
-                found.slots.extend(range(first, first + count))
-            found.slots.extend(own[start:stop])
-            tokens = len(found.slots) - before
-            found.texts.extend((start, stop - start, tokens, before))
-            found.slots.extend([0] * (-tokens % LINE))
-    return found
+                slots.extend(range(first, first + count))
+            slots.extend(own[start:stop])
+            tokens = len(slots) - before
+            texts.extend((start, stop - start, tokens, before))
+            slots.extend([0] * (-tokens % LINE))
+    return texts, slots
 
 
 def listed(numbers: Any) -> list[int]:
