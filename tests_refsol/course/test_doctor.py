@@ -95,12 +95,10 @@ def test_what_only_some_machines_need_is_no_absent_package(distributions, monkey
     assert checks.check_packages() == Check("packages", "ok", "all 1 are installed")
 
 
-@pytest.mark.parametrize("old_glibc", [False, True])
-def test_the_authors_tools_are_no_learners_business(distributions, monkeypatch, old_glibc):
+def test_the_authors_tools_are_no_learners_business(distributions, monkeypatch):
     """Where they are missing, every place that needs them names one line, and doctor asks nobody for them."""
-    monkeypatch.setattr(authors_tools, "has_mlx_wheels", lambda: not old_glibc)
     monkeypatch.setattr(authors_tools, "version_of", {"ruff": "0.9"}.get)
-    line = "pdm install -L pdm.authors.lock -G authors" + " --without mlx" * old_glibc
+    line = "pdm install -L pdm.authors.lock -G authors"
     found = checks.check_authors_tools()
     assert found.status == "ok" and not found.fix and line in found.detail
     authors_tools.require("ruff")
@@ -148,7 +146,7 @@ def test_mlx_on_an_older_glibc(machine, distributions, monkeypatch):
     for found, says in (((2, 34), "here is 2.34"), ((), "here is another C library")):
         monkeypatch.setattr(checks, "glibc", lambda found=found: found)
         check = checks.check_mlx()
-        assert (check.status, check.fix) == ("warn", "pdm install --without mlx,ray,authors")
+        assert (check.status, check.fix) == ("warn", "pdm install --without mlx,ray,authors,torch")
         assert says in check.detail
 
 

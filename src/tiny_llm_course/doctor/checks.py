@@ -84,7 +84,7 @@ def check_authors_tools() -> Check:
     name, missing = "authors' tools", authors_tools.missing_tools()
     if not missing:
         return Check(name, "ok", "installed: `pdm run test-all` finds them")
-    return Check(name, "ok", f"not installed, and no day needs them: `{authors_tools.install_line()}`")
+    return Check(name, "ok", f"not installed, and no day needs them: `{authors_tools.INSTALL}`")
 
 
 @cache

@@ -10,7 +10,7 @@ from .torch_build import INTEL_MAC, is_intel_mac
 BACKEND = "TINY_LLM_BACKEND"
 MLX_GLIBC = (2, 35)  # of its wheels for Linux, manylinux_2_35
 # PDM takes --without as "all groups but these", and fails on one that is not locked, as the two extras are not.
-INSTALL_WITHOUT_MLX = "pdm install --without mlx,ray,authors"
+INSTALL_WITHOUT_MLX = "pdm install --without mlx,ray,authors,torch"
 
 
 def installed_backends() -> list[str]:
