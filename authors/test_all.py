@@ -95,7 +95,7 @@ def run_everything(long: bool) -> list[str]:
 
 def install_tools() -> list[str]:
     """Install the authors' tools if any is missing; return the title if that failed."""
-    missing, line = authors_tools.missing_tools(), authors_tools.install_line()
+    missing, line = authors_tools.missing_tools(), authors_tools.INSTALL
     if not missing:
         return []
     print(

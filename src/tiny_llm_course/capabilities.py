@@ -25,11 +25,8 @@ from .answers import port_with_answers
 from .tree import PARTS
 
 if TYPE_CHECKING:
-    from argparse import Namespace
-
     from tiny_llm_engine.chunked_prefill.model_runner import ModelRunner
     from tiny_llm_engine.models.tokenization import Tokenizer
-    from tiny_llm_extensions.llm import LLM
 
 # Capability -> the days or tasks that it is written in. The last of them switches it on.
 CAPABILITIES: dict[str, tuple[Day | Task, ...]] = {
@@ -168,20 +165,6 @@ def check_filled(solution: str, backend: str, day: Day, option: str) -> None:
     blank = {task.of_day for part in (backend, "serving") for task in blank_tasks(solution, part)}
     if day in blank:
         raise ValueError(f"{option} is Day {day}, which has a blank task: fill it, or leave {option} out")
-
-
-def open_llm(options: Namespace, **engine: Any) -> LLM:
-    """The `LLM` that a command's options ask for; `engine` are the engine's own options."""
-    from tiny_llm_engine.solutions.solution import llm_class
-
-    return llm_class(SOLUTIONS[options.solution])(
-        options.model,
-        quantization=options.quantize,
-        backend=options.backend,
-        device=options.device,
-        dtype=options.dtype,
-        **engine,
-    )
 
 
 def load(

@@ -1,10 +1,47 @@
 """A conversation on the terminal, with the chat template. If its history is too long, the oldest turns are dropped."""
 
 import sys
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tiny_llm_engine.machine.terminal import TerminalSession
+from tiny_llm_extensions.arguments import open_llm
+
+if TYPE_CHECKING:
+    from tiny_llm_engine.models.tokenization import Tokenizer
+    from tiny_llm_engine.solutions.solution_types import SamplingParams
+    from tiny_llm_extensions.llm import LLM
 
 GOODBYES = ("exit", "quit")
+
+
+def open_engine(options: Namespace) -> TerminalSession:
+    """Load Week 3's engine, ready to answer; it draws tokens by `SamplingParams`."""
+    names = "enforce_eager", "activations", "tensor_parallel_size", "enable_expert_parallel", "seed"
+    llm = open_llm(options, max_num_seqs=1, **{name: getattr(options, name) for name in names})
+
+    def generate(
+        llm: "LLM",
+        tokenizer: "Tokenizer",
+        ids: list[int],
+        params: "SamplingParams",
+        *,
+        max_tokens: int,
+        on_text: Callable[[str], object],
+    ) -> str:
+        return llm.stream(ids, replace(params, max_tokens=max_tokens), on_text)
+
+    return TerminalSession(
+        port=llm.engine.port,
+        generate=generate,
+        model=llm,
+        tokenizer=llm.get_tokenizer(),
+        sampler=llm.engine.names.SamplingParams(options.temperature, options.top_p, options.top_k),
+        context=llm.engine.max_model_len,
+        max_tokens=options.max_tokens,
+    )
 
 
 class MessageTooLong(Exception):

@@ -8,11 +8,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tiny_llm_engine.machine.repo import BACKENDS
+from tiny_llm_engine.machine.repo import BACKENDS, IN_CHECKOUT
 from tiny_llm_engine.models.quantization import QUANTIZATIONS
-from tiny_llm_engine.solutions.solution import SOLUTIONS
+from tiny_llm_engine.solutions.solution import SOLUTIONS, llm_class
+
+if TYPE_CHECKING:
+    from .llm import LLM
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "gpu", "cuda", "hpu")
@@ -86,7 +89,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
         "--solution",
         default=solution,
         choices=sorted(SOLUTIONS),
-        help=f"whose code: tiny_llm is yours; default: {solution}",
+        help=f"whose code: tiny_llm is yours; default: {solution}" if IN_CHECKOUT else argparse.SUPPRESS,
     )
     add("--backend", default="auto", choices=["auto", *BACKENDS], help="auto: the port you work on")
     add("--device", default="auto", choices=DEVICES)
@@ -234,6 +237,18 @@ def engine_options(options: argparse.Namespace) -> dict[str, Any]:
     chosen = {each.name: getattr(options, each.name) for each in fields(EngineOptions)}
     EngineOptions(**chosen)  # checks them, before a model is loaded
     return chosen
+
+
+def open_llm(options: argparse.Namespace, **engine: Any) -> "LLM":
+    """The `LLM` that a command's options ask for; `engine` are the engine's own options."""
+    return llm_class(SOLUTIONS[options.solution])(
+        options.model,
+        quantization=options.quantize,
+        backend=options.backend,
+        device=options.device,
+        dtype=options.dtype,
+        **engine,
+    )
 
 
 def whole_number(smallest: int, largest: int = 2**63 - 1) -> Callable[[str], int]:

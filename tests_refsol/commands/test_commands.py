@@ -236,7 +236,7 @@ def test_it_says_how_long_it_takes_before_it_begins_and_a_smoke_test_takes_a_min
 
 @pytest.mark.parametrize("pdm, code", [("/bin/pdm", 0), ("/bin/pdm", 1), (None, 0)])
 def test_missing_tools_of_authors_are_installed_by_their_lock_file(pdm, code, monkeypatch, capsys):
-    ran, line = [], test_all.authors_tools.install_line()
+    ran, line = [], test_all.authors_tools.INSTALL
     monkeypatch.setattr(test_all.authors_tools, "missing_tools", lambda: ["ruff"])
     monkeypatch.setattr(test_all.shutil, "which", {"pdm": pdm}.get)
     monkeypatch.setattr(

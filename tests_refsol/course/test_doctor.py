@@ -6,7 +6,7 @@ import pytest
 
 from tiny_llm_course import capabilities
 from tiny_llm_course.commands import doctor
-from tiny_llm_course.doctor import authors_tools, checks
+from tiny_llm_course.doctor import authors_tools, checks, course_checks
 from tiny_llm_course.doctor.checks import Check
 from tiny_llm_engine.machine import blas
 from tiny_llm_engine.machine.torch_build import Facts
@@ -74,11 +74,11 @@ def test_machine(machine, system, arch, status, detail):
 
 
 def test_an_environment_without_pdm_on_the_path(monkeypatch):
-    monkeypatch.setattr(checks, "sys", SimpleNamespace(prefix="/project/.venv", base_prefix="/usr"))
+    monkeypatch.setattr(course_checks, "sys", SimpleNamespace(prefix="/project/.venv", base_prefix="/usr"))
     monkeypatch.setenv("PATH", "")
-    assert checks.check_environment().fix == 'pip install "pdm[locked]"'
-    monkeypatch.setattr(checks, "sys", SimpleNamespace(prefix="/usr", base_prefix="/usr"))
-    assert "not an environment of its own" in checks.check_environment().detail
+    assert course_checks.check_environment().fix == 'pip install "pdm[locked]"'
+    monkeypatch.setattr(course_checks, "sys", SimpleNamespace(prefix="/usr", base_prefix="/usr"))
+    assert "not an environment of its own" in course_checks.check_environment().detail
 
 
 def test_absent_packages_are_named(distributions):
@@ -95,13 +95,11 @@ def test_what_only_some_machines_need_is_no_absent_package(distributions, monkey
     assert checks.check_packages() == Check("packages", "ok", "all 1 are installed")
 
 
-@pytest.mark.parametrize("old_glibc", [False, True])
-def test_the_authors_tools_are_no_learners_business(distributions, monkeypatch, old_glibc):
+def test_the_authors_tools_are_no_learners_business(distributions, monkeypatch):
     """Where they are missing, every place that needs them names one line, and doctor asks nobody for them."""
-    monkeypatch.setattr(authors_tools, "has_mlx_wheels", lambda: not old_glibc)
     monkeypatch.setattr(authors_tools, "version_of", {"ruff": "0.9"}.get)
-    line = "pdm install -L pdm.authors.lock -G authors" + " --without mlx" * old_glibc
-    found = checks.check_authors_tools()
+    line = "pdm install -L pdm.authors.lock -G authors"
+    found = course_checks.check_authors_tools()
     assert found.status == "ok" and not found.fix and line in found.detail
     authors_tools.require("ruff")
     for names, says in ((("openai", "ruff"), "openai not installed"), ((), "transformers, openai")):
@@ -148,7 +146,7 @@ def test_mlx_on_an_older_glibc(machine, distributions, monkeypatch):
     for found, says in (((2, 34), "here is 2.34"), ((), "here is another C library")):
         monkeypatch.setattr(checks, "glibc", lambda found=found: found)
         check = checks.check_mlx()
-        assert (check.status, check.fix) == ("warn", "pdm install --without mlx,ray,authors")
+        assert (check.status, check.fix) == ("warn", "pdm install --without mlx,ray,authors,torch")
         assert says in check.detail
 
 
@@ -263,9 +261,9 @@ LEARNERS = [
 def test_the_learners_port_needs_its_library(monkeypatch, port, installed, fix):
     monkeypatch.setattr(capabilities, "learner_port", lambda: port)
     monkeypatch.setattr(capabilities, "installed_backends", lambda: installed)
-    assert (checks.check_port().status, checks.check_port().fix) == ("missing", fix)
+    assert (course_checks.check_port().status, course_checks.check_port().fix) == ("missing", fix)
     monkeypatch.setattr(capabilities, "installed_backends", lambda: ["mlx", "torch"])
-    assert checks.check_port().status == "ok"
+    assert course_checks.check_port().status == "ok"
 
 
 def test_a_check_that_fails_itself_is_a_finding():
@@ -279,7 +277,7 @@ def test_a_check_that_fails_itself_is_a_finding():
 def test_exit_code_and_summary(monkeypatch, capsys):
     def run_with(*statuses: str) -> int:
         found = [lambda s=status: Check(f"a {s} thing", s, "detail", "repair") for status in statuses]
-        monkeypatch.setattr(doctor, "CHECKS", found)
+        monkeypatch.setattr(doctor, "checks_here", lambda: found)
         monkeypatch.setattr(doctor, "run", lambda check: check())
         return doctor.main([])
 

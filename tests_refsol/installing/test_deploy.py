@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tiny_llm_course.commands import serve
+from tiny_llm_course.commands.program import COMMANDS
 from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_server.openai_api.metrics import EngineMetrics
 from tiny_llm_server.openai_api.middleware import OPEN_PATHS
@@ -74,7 +75,8 @@ def test_the_image_has_options_and_paths_that_there_are():
     [probe] = re.findall(r"127\.0\.0\.1:8000(/\w+)", text.partition("HEALTHCHECK")[2])
     assert probe in OPEN_PATHS, "it has no key"
     assert "USER tiny-llm" in text and text.index("USER") < text.index("ENTRYPOINT")
-    assert json.loads(text.partition("ENTRYPOINT ")[2])[1:] == ["-m", "tiny_llm_course.commands.serve"]
+    program, command = json.loads(text.partition("ENTRYPOINT ")[2])
+    assert f'\n{program} = "' in (ROOT / "pyproject.toml").read_text(encoding="utf-8") and command in COMMANDS
 
 
 def test_the_unit_starts_the_server_with_a_file_of_options(tmp_path):

@@ -12,6 +12,7 @@ from tiny_llm_extensions.arguments import (
     add_sampling_arguments,
     add_week3_arguments,
     check_engine_arguments,
+    open_llm,
     output_argument,
     stop_argument,
     text_argument,
@@ -19,7 +20,7 @@ from tiny_llm_extensions.arguments import (
 )
 
 from ..address import Day
-from ..capabilities import choose_backend, ends_at_a_blank, load, open_llm, unused_days
+from ..capabilities import choose_backend, ends_at_a_blank, load, unused_days
 from ..trace.batch.job import BatchJob, make_engine_job, make_job
 from ..trace.batch.view import BatchLines, SlotBoard
 from ..trace.live import LiveTable

@@ -1,14 +1,16 @@
-"""`pdm run doctor`: what is installed, what is missing, and the command that repairs it.
+"""What is installed, what is missing, and the command that repairs it.
 
-Prints a table on a terminal, plain lines elsewhere. The exit code is 1 if the course cannot run. `--hpu` is the
+Prints a table on a terminal, plain lines elsewhere. The exit code is 1 if something needed is missing. `--hpu` is the
 checklist for a Gaudi instead: it runs the reference's engine there, and writes a file that you can send in.
 """
 
 import argparse
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from tiny_llm_engine.machine.repo import IN_CHECKOUT, run_line
 from tiny_llm_engine.machine.terminal import command
 
 from ..doctor import hpu_checklist
@@ -21,7 +23,7 @@ STYLES = {"ok": "green", "warn": "yellow", "missing": "bold red"}
 
 @command
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="pdm run doctor", description=__doc__)
+    parser = argparse.ArgumentParser(prog=run_line("doctor"), description=__doc__)
     parser.add_argument(
         "--hpu",
         nargs="?",
@@ -33,12 +35,23 @@ def main(argv: list[str] | None = None) -> int:
     file = parser.parse_args(argv).hpu
     if file is not None:
         return check_hpu(file)
-    results = [run(check) for check in CHECKS]
+    results = [run(check) for check in checks_here()]
     show(results)
     missing = [result.name for result in results if result.status == "missing"]
     needed = f"needed and missing: {', '.join(missing)}"
-    print(needed if missing else "everything that the course needs is here")
+    print(
+        needed if missing else f"everything that {'the course' if IN_CHECKOUT else 'tiny-llm'} needs is here"
+    )
     return 1 if missing else 0
+
+
+def checks_here() -> list[Callable[[], Check]]:
+    """Those of the library, in a checkout with those of the course."""
+    if not IN_CHECKOUT:
+        return CHECKS
+    from ..doctor.course_checks import all_checks
+
+    return all_checks()
 
 
 def check_hpu(file: Path) -> int:

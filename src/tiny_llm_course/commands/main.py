@@ -1,9 +1,6 @@
 """`pdm run main`: answer a question, or hold a conversation, with a solution on one port."""
 
 import argparse
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tiny_llm_engine.machine.terminal import TerminalSession, command, fail
 from tiny_llm_engine.models.files import CheckpointError
@@ -23,14 +20,9 @@ from ..capabilities import (
     ends_at_a_blank,
     needed_day,
     network_options,
-    open_llm,
     unused_days,
 )
-
-if TYPE_CHECKING:
-    from tiny_llm_engine.models.tokenization import Tokenizer
-    from tiny_llm_engine.solutions.solution_types import SamplingParams
-    from tiny_llm_extensions.llm import LLM
+from ..chat import chat, open_engine
 
 PROMPT = "What is chunked prefill?"
 
@@ -64,33 +56,6 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
         tokenizer=tokenizer,
         sampler=None if greedy else port.make_sampler(drawn.temperature, drawn.top_p, drawn.top_k),
         context=network.config.context,
-        max_tokens=options.max_tokens,
-    )
-
-
-def open_engine(options: argparse.Namespace) -> TerminalSession:
-    """Load Week 3's engine, ready to answer; it draws tokens by `SamplingParams`."""
-    names = "enforce_eager", "activations", "tensor_parallel_size", "enable_expert_parallel", "seed"
-    llm = open_llm(options, max_num_seqs=1, **{name: getattr(options, name) for name in names})
-
-    def generate(
-        llm: "LLM",
-        tokenizer: "Tokenizer",
-        ids: list[int],
-        params: "SamplingParams",
-        *,
-        max_tokens: int,
-        on_text: Callable[[str], object],
-    ) -> str:
-        return llm.stream(ids, replace(params, max_tokens=max_tokens), on_text)
-
-    return TerminalSession(
-        port=llm.engine.port,
-        generate=generate,
-        model=llm,
-        tokenizer=llm.get_tokenizer(),
-        sampler=llm.engine.names.SamplingParams(options.temperature, options.top_p, options.top_k),
-        context=llm.engine.max_model_len,
         max_tokens=options.max_tokens,
     )
 
@@ -140,8 +105,6 @@ def run(options: argparse.Namespace) -> None:
     except ValueError as error:  # an option out of range, no such device, files that are unusable
         fail(error)
     if options.chat:
-        from ..chat import chat
-
         chat(session, options.prompt)
     else:
         answer(session, PROMPT if options.prompt is None else options.prompt)

@@ -1,4 +1,4 @@
-"""`pdm run serve`: an OpenAI-compatible server around Week 3's engine."""
+"""An OpenAI-compatible server around Week 3's engine."""
 
 import argparse
 import gc
@@ -10,10 +10,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tiny_llm_engine.machine.repo import run_line
 from tiny_llm_engine.machine.terminal import FatalError, command, fail
 from tiny_llm_engine.models.weights.random_weights import check_layers
 from tiny_llm_engine.solutions.solution import SOLUTIONS, resolve_serving
-from tiny_llm_extensions.arguments import add_engine_arguments, add_model_arguments, engine_options
+from tiny_llm_extensions.arguments import add_engine_arguments, add_model_arguments, engine_options, open_llm
 from tiny_llm_extensions.engine_options import check_policy
 from tiny_llm_extensions.job import Job
 from tiny_llm_extensions.llm import LLM
@@ -29,11 +30,9 @@ from tiny_llm_server.arguments import (
 from tiny_llm_server.listener import listen, url_of
 from tiny_llm_server.vllm_flags import expanded
 
-from ..address import Day
-from ..capabilities import choose_backend, ends_at_a_blank, open_llm
-from ..capabilities import engine_options as filled_options
 from ..doctor.probe import why_no_kernels
 from ..trace.text import counted
+from ..whose_code import choose_backend, ends_at_a_blank, filled_options
 
 if TYPE_CHECKING:
     from tiny_llm_server.openai_api.draining_server import DrainingServer
@@ -55,7 +54,7 @@ EXAMPLE = """when it is ready, in another terminal:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
-        prog="pdm run serve",
+        prog=run_line("serve"),
         description=__doc__,
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -223,7 +222,7 @@ def replica_application(options: argparse.Namespace) -> tuple[Any, "ReplicaOptio
 
 
 def application(arguments: dict[str, str]) -> Any:
-    """The application for Ray's own command; its arguments are the options of `pdm run serve` without dashes.
+    """The application for Ray's own command; its arguments are the options of `serve` without dashes.
 
     serve run tiny_llm_course.commands.serve:application replicas=2 max-num-seqs=4
     """
@@ -258,7 +257,7 @@ def main(argv: list[str] | None = None) -> None:
     if options.replicas is not None and any(map(vars(options).get, SINGLE)):
         fail(f"--replicas: {', '.join(f'--{name}'.replace('_', '-') for name in SINGLE)} are for one engine")
     with (
-        ends_at_a_blank(needs=Day(3, 6)),
+        ends_at_a_blank(3, 6),
         listen(options.host, options.port, options.uds) as listener,
     ):
         port = options.port if options.uds else listener.getsockname()[1]

@@ -2,17 +2,11 @@
 
 import re
 
-from tiny_llm_engine.machine.installation import has_mlx_wheels
 from tiny_llm_engine.machine.repo import ROOT
 
 from .setup_torch import version_of
 
-INSTALL = "pdm install -L pdm.authors.lock -G authors"
-
-
-def install_line() -> str:
-    """The line that installs them here; it leaves MLX out where MLX has no wheel."""
-    return INSTALL if has_mlx_wheels() else f"{INSTALL} --without mlx"
+INSTALL = "pdm install -L pdm.authors.lock -G authors"  # MLX stays as `pdm install` left it
 
 
 def missing_tools() -> list[str]:
@@ -30,4 +24,4 @@ def require(*names: str) -> None:
         SystemExit: one is missing, with the line that installs it.
     """
     if missing := [name for name in missing_tools() if not names or name in names]:
-        raise SystemExit(f"{', '.join(missing)} not installed: `{install_line()}` brings the authors' tools")
+        raise SystemExit(f"{', '.join(missing)} not installed: `{INSTALL}` brings the authors' tools")

@@ -1,4 +1,4 @@
-"""The checks of `pdm run doctor`: each looks at one thing and names the command that repairs it."""
+"""The checks of `doctor`: each looks at one thing and names the command that repairs it."""
 
 import importlib.metadata
 import re
@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from tiny_llm_engine.machine import blas
-from tiny_llm_engine.machine.installation import INSTALL_WITHOUT_MLX, glibc, has_mlx_wheels
-from tiny_llm_engine.machine.repo import MODELS
+from tiny_llm_engine.machine import blas, installation
+from tiny_llm_engine.machine.installation import glibc, has_mlx_wheels, installed_backends
+from tiny_llm_engine.machine.repo import IN_CHECKOUT, MODELS
 from tiny_llm_engine.machine.torch_build import GAUDI_FIX, INTEL_MAC, Facts, is_intel_mac
 
-from .. import capabilities
-from ..mdbook import find_mdbook
-from . import authors_tools, probe, setup_torch
+from . import probe, setup_torch
 
+GET_PYTHON = "install Python 3.10 to 3.13"
+AGAIN = "pip install --force-reinstall --no-deps tiny-llm"
+REINSTALL, GET_MODEL = ("pdm install", "git checkout -- models") if IN_CHECKOUT else (AGAIN, AGAIN)
 PYTHONS = [(3, minor) for minor in range(10, 14)]
 # A few bf16 rounding steps at the magnitude of the numbers in hpu_self_check.
 BF16_TOLERANCE = 0.1
@@ -42,8 +43,8 @@ def check_python() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] in PYTHONS:
         return Check("Python", "ok", version)
-    fix = "install Python 3.10 to 3.13, then `pdm use -f 3.12 && pdm install`"
-    return Check("Python", "missing", f"{version}; the course runs on 3.10 to 3.13", fix)
+    after = "`pdm use -f 3.12 && pdm install`" if IN_CHECKOUT else "an environment of it"
+    return Check("Python", "missing", f"{version}; it runs on 3.10 to 3.13", f"{GET_PYTHON}, then {after}")
 
 
 def check_machine() -> Check:
@@ -55,36 +56,17 @@ def check_machine() -> Check:
     return Check("machine", "ok", f"{system} {machine}")
 
 
-def check_environment() -> Check:
-    """Check the project's own environment, and the PDM that made it."""
-    if sys.prefix == sys.base_prefix:
-        fix = "run it as `pdm run doctor`, after `pdm install`"
-        return Check("environment", "warn", f"{sys.prefix} is not an environment of its own", fix)
-    if shutil.which("pdm") is None:
-        detail = f"{sys.prefix}, but no pdm on the PATH"
-        return Check("environment", "warn", detail, 'pip install "pdm[locked]"')
-    return Check("environment", "ok", sys.prefix)
-
-
 def check_packages() -> Check:
-    """Check the packages that `pdm install` installs everywhere; MLX and its BLAS have separate checks."""
+    """Check the packages that are needed everywhere; MLX and its BLAS have separate checks."""
     try:
         requirements = importlib.metadata.requires("tiny-llm") or []
     except importlib.metadata.PackageNotFoundError:
-        return Check("packages", "missing", "the course itself is not installed here", "pdm install")
+        return Check("packages", "missing", "tiny-llm itself is not installed here", REINSTALL)
     names = [re.split(r"[^\w.-]", line)[0] for line in requirements if ";" not in line]
     absent = [name for name in names if setup_torch.version_of(name) is None]
     if absent:
-        return Check("packages", "missing", f"absent: {', '.join(absent)}", "pdm install")
+        return Check("packages", "missing", f"absent: {', '.join(absent)}", installation.INSTALL_MLX)
     return Check("packages", "ok", f"all {len(names)} are installed")
-
-
-def check_authors_tools() -> Check:
-    """Report what only authors of the course need; a learner is never asked to install it."""
-    name, missing = "authors' tools", authors_tools.missing_tools()
-    if not missing:
-        return Check(name, "ok", "installed: `pdm run test-all` finds them")
-    return Check(name, "ok", f"not installed, and no day needs them: `{authors_tools.install_line()}`")
 
 
 @cache
@@ -95,20 +77,20 @@ def ask(backend: str) -> dict:
 def check_mlx() -> Check:
     version = setup_torch.version_of("mlx")
     if version:
-        return _working("MLX", version, "mlx", "pdm install")
+        return _working("MLX", version, "mlx", installation.INSTALL_MLX)
     if is_intel_mac(facts().system, facts().machine) or facts().system == "Windows":
         return Check("MLX", "warn", "there is no MLX for this machine; the torch port is the whole course")
     if not has_mlx_wheels():
         found = ".".join(map(str, glibc())) or "another C library"
         detail = f"its wheels need glibc 2.35, and here is {found}; the torch port is the whole course"
-        return Check("MLX", "warn", detail, INSTALL_WITHOUT_MLX)
-    return Check("MLX", "warn", "not installed: no MLX port", "pdm install")
+        return Check("MLX", "warn", detail, installation.INSTALL_WITHOUT_MLX)
+    return Check("MLX", "warn", "not installed: no MLX port", installation.INSTALL_MLX)
 
 
 def check_torch() -> Check:
     if installed := facts().installed:
-        return _working("torch", installed, "torch", "pdm run setup-torch")
-    return Check("torch", "warn", "not installed: no torch port", "pdm run setup-torch")
+        return _working("torch", installed, "torch", installation.INSTALL_TORCH)
+    return Check("torch", "warn", "not installed: no torch port", installation.INSTALL_TORCH)
 
 
 def _working(name: str, version: str, backend: str, fix: str) -> Check:
@@ -221,36 +203,31 @@ def _openblas_line() -> str:
     return " or ".join(lines or blas.INSTALL_LINES.values())
 
 
-def check_mdbook() -> Check:
-    program = find_mdbook()
-    if program is None:
-        return Check("mdbook", "warn", "absent: `pdm run book` cannot show the book", "pdm install")
-    return Check("mdbook", "ok", program)
-
-
 def check_model() -> Check:
     """Check that each shipped model has a config, a tokenizer and weights."""
     folders = [file.parent for file in sorted(MODELS.glob("*/config.json"))]
     whole = [f for f in folders if (f / "tokenizer.json").exists() and list(f.glob("*.safetensors"))]
     if whole:
         return Check("shipped model", "ok", ", ".join(folder.name for folder in whole))
-    return Check("shipped model", "missing", f"none in {MODELS}", "git checkout -- models")
+    return Check("shipped model", "missing", f"none in {MODELS}", GET_MODEL)
 
 
-def check_port() -> Check:
-    """Check that the library of the learner's port is installed."""
-    port = capabilities.learner_port()
-    absent = [name for name in capabilities.ports_of(port) if name not in capabilities.installed_backends()]
-    if not absent:
-        return Check("your port", "ok", f"{port} (`pdm run course port` changes it)")
-    fix = "pdm run setup-torch" if absent == ["torch"] else "pdm install"
-    return Check("your port", "missing", f"{port}, but {', '.join(absent)} is not installed", fix)
+def check_any_port() -> Check:
+    """Check that there is an array library."""
+    if found := installed_backends():
+        return Check("port", "ok", " and ".join(found))
+    return Check(
+        "port",
+        "missing",
+        "neither MLX nor torch is installed",
+        f"{installation.INSTALL_MLX}, or {installation.INSTALL_TORCH}",
+    )
 
 
+# What a user of the library needs. `course_checks` has those of a checkout.
 CHECKS: list[Callable[[], Check]] = [
     check_python,
     check_machine,
-    check_environment,
     check_packages,
     check_mlx,
     check_torch,
@@ -258,10 +235,8 @@ CHECKS: list[Callable[[], Check]] = [
     check_blas,
     check_products,
     check_quantized_products,
-    check_mdbook,
     check_model,
-    check_port,
-    check_authors_tools,
+    check_any_port,
 ]
 
 
@@ -273,4 +248,4 @@ def run(check: Callable[[], Check]) -> Check:
     except SystemExit as error:
         return Check(name, "missing", str(error), "see the detail")
     except Exception as error:
-        return Check(name, "missing", f"could not be checked: {type(error).__name__}: {error}", "pdm install")
+        return Check(name, "missing", f"could not be checked: {type(error).__name__}: {error}", REINSTALL)

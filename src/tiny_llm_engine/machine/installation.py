@@ -4,13 +4,16 @@ import os
 import platform
 from importlib.util import find_spec
 
-from .repo import BACKENDS
+from .repo import BACKENDS, IN_CHECKOUT
 from .torch_build import INTEL_MAC, is_intel_mac
 
 BACKEND = "TINY_LLM_BACKEND"
 MLX_GLIBC = (2, 35)  # of its wheels for Linux, manylinux_2_35
-# PDM takes --without as "all groups but these", and fails on one that is not locked, as the two extras are not.
-INSTALL_WITHOUT_MLX = "pdm install --without mlx,ray,authors"
+# The lines that install a port. Outside a checkout there is no PDM, and pip knows the ports as extras.
+INSTALL_MLX = "pdm install" if IN_CHECKOUT else 'pip install "tiny-llm[mlx]"'
+INSTALL_TORCH = "pdm run setup-torch" if IN_CHECKOUT else 'pip install "tiny-llm[torch]"'
+# PDM takes --without as "all groups but these", and fails on one that is not locked, as three of these are not.
+INSTALL_WITHOUT_MLX = "pdm install --without mlx,ray,authors,torch" if IN_CHECKOUT else INSTALL_TORCH
 
 
 def installed_backends() -> list[str]:
@@ -32,7 +35,12 @@ def backend_of_environment(wanted: str = "auto") -> str:
 
 
 def default_port() -> str:
-    """The port used by default: mlx on a Mac; elsewhere torch if it is installed, else mlx, if it has wheels."""
+    """The port used by default: mlx on a Mac; elsewhere torch if it is installed, else mlx, if it has wheels.
+
+    Outside a checkout, where a user chose one with its extra, the only one that is installed.
+    """
+    if not IN_CHECKOUT and len(installed := installed_backends()) == 1:
+        return installed[0]
     if "mlx" not in installed_backends() and not has_mlx_wheels():
         return "torch"
     if platform.system() == "Darwin" or "torch" not in installed_backends():
@@ -68,9 +76,11 @@ def install_line(port: str) -> str:
     if is_intel_mac(platform.system(), platform.machine()):
         return INTEL_MAC
     if port == "torch":
-        return "run `pdm run setup-torch`"
+        return f"run `{INSTALL_TORCH}`"
     if has_mlx_wheels():
-        return "run `pdm install`"
+        return f"run `{INSTALL_MLX}`"
+    if not IN_CHECKOUT:
+        return f"MLX has no wheel for this system: `{INSTALL_TORCH}` installs the other port"
     if platform.system() == "Linux":
         return f"MLX needs glibc 2.35: use `{INSTALL_WITHOUT_MLX}`, and `pdm run course port torch`"
     return "MLX has no build for this system: `pdm run course port torch` chooses the other port"

@@ -1,13 +1,15 @@
-"""Paths in the repository, and reading of the course's source files."""
+"""Where things lie, in a checkout and in an installed wheel, and reading of the course's source files."""
 
 import re
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
-ROOT = Path(__file__).resolve().parents[3]
-SOURCES = ROOT / "src"
-MODELS = ROOT / "models"
+SOURCES = Path(__file__).resolve().parents[2]  # `src` of a checkout, or the `site-packages` of a wheel
+ROOT = SOURCES.parent
+IN_CHECKOUT = SOURCES.name == "src" and (ROOT / "pyproject.toml").is_file()
+# `pdm_build.py` puts the small model into the wheel, inside the engine's package.
+MODELS = ROOT / "models" if IN_CHECKOUT else SOURCES / "tiny_llm_engine" / "shipped"
 BOOK = ROOT / "book"
 TESTS = ROOT / "tests"
 # Git ignores this folder: the chosen port, results of the last test runs, backups of a learner's work.
@@ -15,6 +17,11 @@ PRIVATE = ROOT / ".tiny-llm"
 SETTINGS = PRIVATE / "settings.json"
 
 BACKENDS = ("mlx", "torch")
+
+
+def run_line(command: str) -> str:
+    """How a user starts a command of ours here: with PDM in a checkout, with the program of the wheel elsewhere."""
+    return f"pdm run {command}" if IN_CHECKOUT else f"tiny-llm {command}"
 
 
 @cache

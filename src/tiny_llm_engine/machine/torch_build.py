@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from .repo import IN_CHECKOUT
+
 # PyTorch's own index of CPU builds, for a Linux machine without a GPU whose pip finds no such build.
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+INSTALL_HERE = "pdm install" if IN_CHECKOUT else ".venv/bin/pip install tiny-llm"
 GAUDI_FIX = (
     "make the environment again so that it sees the container's packages: "
-    "`python3 -m venv --clear --system-site-packages .venv && pdm install`"
+    f"`python3 -m venv --clear --system-site-packages .venv && {INSTALL_HERE}`"
 )
 INTEL_MAC = "Intel Macs are not supported: neither MLX nor a current PyTorch has a build for them"
 

@@ -13,6 +13,7 @@ from .model_files import ModelFolder
 from .safetensors_folder import weight_files
 from .smollm2 import GET, NAME, fetched_smollm2
 
+MIXTURE = "tiny-qwen3-moe"  # shipped by the repository alone
 # Only the files that we read. A pickle runs code when it is loaded, so it is not even downloaded; subfolders hold other
 # formats of the same weights, often larger than the model. All but `additional_chat_templates` are left out, by their
 # first letters: the hub's client has no patterns for all but one.
@@ -58,6 +59,10 @@ def model_path(model: str | os.PathLike[str]) -> Path:
         return local
     if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
         return _hub_folder(name)
+    if name == MIXTURE:  # too large for a wheel that everybody downloads
+        raise CheckpointError(
+            f"model {name}: it is not in the wheel, but in `models/{name}` of the repository"
+        )
     raise CheckpointError(
         f"model {shown(name)}: no such folder; give a shipped model ({', '.join(shipped_models())}), {NAME} (after "
         f"`{GET}`), the path of a folder or of a GGUF file, or a hub id like Qwen/Qwen3-0.6B"

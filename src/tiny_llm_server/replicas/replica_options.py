@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from importlib import import_module
 
-INSTALL = "pdm install -L pdm.ray.lock -G ray"
+from tiny_llm_engine.machine.repo import IN_CHECKOUT
+
+INSTALL = "pdm install -L pdm.ray.lock -G ray" if IN_CHECKOUT else 'pip install "tiny-llm[ray]"'
 # Seconds that Ray waits for its own processes.
 PATIENCE = ("RAY_gcs_server_port_wait_time_s", "RAY_gcs_server_request_timeout_seconds")
 DEVICES = {"cuda": {"num_gpus": 1}, "hpu": {"resources": {"HPU": 1}}}  # what Ray reserves for each replica
