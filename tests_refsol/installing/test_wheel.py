@@ -1,4 +1,4 @@
-"""The wheel, built once and unpacked outside the checkout: what is in it, what it says of itself, and that it answers.
+"""The wheel, built and unpacked outside the checkout: what is in it, what it says of itself, and that it answers.
 
 It is not installed, so no network is needed: the libraries are those of this environment, without its editable install.
 `.ci/wheel` installs it with pip, in a fresh environment of each Python.
@@ -26,10 +26,12 @@ ANSWERS = ["Chunked prefill splits a long prompt", "A KV cache keeps the keys an
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """The folder with the content of the wheel, which is built here and nowhere else."""
+    """The folder with the content of the wheel, which is built in a folder of links: another process may build too."""
     folder = tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "pdm_build.py", "README.md", "LICENSE", "NOTICE", "src", "models"):
+        (folder / name).symlink_to(ROOT / name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
+        patch.chdir(folder)
         name = build_wheel(str(folder))
     with zipfile.ZipFile(folder / name) as archive:
         archive.extractall(folder / "unpacked")
