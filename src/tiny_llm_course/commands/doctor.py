@@ -1,7 +1,8 @@
 """`pdm run doctor`: what is installed, what is missing, and the command that repairs it.
 
 Prints a table on a terminal, plain lines elsewhere. The exit code is 1 if the course cannot run. `--hpu` is the
-checklist for a Gaudi instead: it runs the reference's engine there, and writes a file that you can send in.
+checklist for a Gaudi instead: it runs the reference's engine there, and writes a file that you can send in. `--model`
+shows the memory of an engine, part by part.
 """
 
 import argparse
@@ -9,8 +10,10 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from tiny_llm_engine.repo import BACKENDS
 from tiny_llm_engine.terminal import command
 
+from ..capabilities import choose_backend
 from ..doctor import hpu_checklist
 from ..doctor.checks import CHECKS, Check, run
 
@@ -30,9 +33,18 @@ def main(argv: list[str] | None = None) -> int:
         metavar="FILE",
         help="check a Gaudi (default file: %(const)s)",
     )
-    file = parser.parse_args(argv).hpu
-    if file is not None:
-        return check_hpu(file)
+    parser.add_argument(
+        "--model", metavar="NAME", help="load a model, and show where the memory of its engine is"
+    )
+    parser.add_argument("--backend", default="auto", choices=["auto", *BACKENDS], help="for --model")
+    options = parser.parse_args(argv)
+    if options.hpu is not None:
+        return check_hpu(options.hpu)
+    if options.model is not None:
+        from ..doctor.model_memory import report  # here: without a model, nothing needs to be installed
+
+        print(*report(options.model, choose_backend("tiny_llm_ref", options.backend)), sep="\n")
+        return 0
     results = [run(check) for check in CHECKS]
     show(results)
     missing = [result.name for result in results if result.status == "missing"]

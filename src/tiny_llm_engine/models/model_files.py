@@ -65,6 +65,9 @@ class ModelFiles(Protocol):
         """These tensors as arrays of a `Backend`; none is read yet."""
         ...
 
+    def close(self) -> None:
+        """Lets go of the files that are in memory, when all has been read; a further call opens them again."""
+
 
 class ModelFolder:
     """A folder with `config.json`, `tokenizer.json` and safetensors files."""
@@ -115,3 +118,6 @@ class ModelFolder:
                 # MLX's reader may reject what safetensors accepts.
                 raise refused(file, error) from None
         return stored
+
+    def close(self) -> None:
+        self._maps.clear()
