@@ -79,7 +79,7 @@ class GrowingPool:
         return left
 
     def change(self, plan: list[Scheduled], calls: Sequence[Sequence[Scheduled]]) -> None:
-        """As a `PlanHook`: ends the next request if nothing runs, and it waits for blocks that no memory is free for."""
+        """As a `PlanHook`: ends the next request if nothing runs, and there is no memory for the blocks it needs."""
         waiting = self.state.waiting
         if self.is_refused and not plan and not self.state.running and waiting.returned:
             waiting.returned[0].fail(NO_MEMORY.format(self.runner.num_blocks))

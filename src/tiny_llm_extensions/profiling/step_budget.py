@@ -28,7 +28,7 @@ def begin_with_short_steps(engine: LLMEngine) -> str:
     A new loop, after a reset of the prefix cache, begins with it too.
 
     Returns:
-        What was chosen and why, in one line.
+        What was measured and chosen, in one line, if anything was measured.
 
     Raises:
         ValueError: the environment variable is no number of seconds.
@@ -96,8 +96,8 @@ def budget_of(seconds: Mapping[int, float], target: float, usual: int) -> int:
 
 
 def in_words(seconds: Mapping[int, float], target: float, budget: int) -> str:
-    """A choice in one line."""
+    """A choice in one line; nothing where nothing was measured."""
     if not seconds:
-        return f"steps of at most {budget:,} tokens"
+        return ""
     times = ", ".join(f"{size} take {each:.2f} s" for size, each in sorted(seconds.items()))
     return f"steps of at most {budget:,} tokens (max_step_seconds is {target:g}; at most {times})"
