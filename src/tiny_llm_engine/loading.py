@@ -238,6 +238,7 @@ def load_checkpoint(
         print(*lines, sep="\n", end="\n" * bool(lines), file=sys.stderr)
     stored = parts or model_files.arrays(backend_module, headers)
     weights = read_weights(backend_module, stored, headers, names, config, device, dtype, quantizer)
+    model_files.close()
     files = {model_name(name): headers[name].file.name for name in names}
     read = parts.bytes_read if parts else bytes_of(headers, names)
     return Checkpoint(config, weights, model_files.folder, files, read)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tiny_llm_engine.admission import ServingState
 from tiny_llm_engine.machine.ram import free_ram
 from tiny_llm_engine.packed_runner import PackedRunner
 from tiny_llm_engine.scheduled import Scheduled
@@ -36,28 +37,29 @@ class GrowingPool:
 
     Attributes:
         is_refused: whether the pool should have grown, and no memory was free.
+        state: of the loop that it is put on.
     """
 
     runner: PackedRunner
     block_bytes: int
     is_refused: bool = field(default=False, init=False)
+    state: ServingState[AnswerSequence] = field(init=False)
 
     def put_on(self, loop: StepLoop[AnswerSequence]) -> None:
         """Lets the allocator of a loop grow."""
         allocator: Any = loop.allocator
         has_free = allocator.can_allocate
 
-        ends = EndsWithoutMemory(self, loop)
-
         def can_allocate(count: int, *, keep_watermark: bool = True) -> bool:
             while not has_free(count, keep_watermark=keep_watermark):
                 if not self.grow(allocator):
-                    if self.is_refused and ends not in loop.hooks.plan:  # before that no step asks it
-                        loop.hooks.plan.append(ends)
+                    if self.is_refused and self not in loop.hooks.plan:  # before that no step asks it
+                        loop.hooks.plan.append(self)
                     return False
             return True
 
         allocator.can_allocate = can_allocate
+        self.state = loop.state
 
     def grow(self, allocator: BlockAllocator) -> bool:
         """Doubles the pool, up to its limit. Returns whether it did."""
@@ -73,6 +75,17 @@ class GrowingPool:
         allocator.grow(blocks)
         return True
 
+    def limit(self, left: int, decodes: int) -> int:
+        """As a `PlanHook`: changes nothing."""
+        return left
+
+    def change(self, plan: list[Scheduled], calls: Sequence[Sequence[Scheduled]]) -> None:
+        """As a `PlanHook`: ends the next request if nothing runs, and there is no memory for the blocks it needs."""
+        waiting = self.state.waiting
+        if self.is_refused and not plan and not self.state.running and waiting.returned:
+            waiting.returned[0].fail(NO_MEMORY.format(self.runner.num_blocks))
+            waiting.is_full = False  # the next step goes on with the others
+
     def in_words(self) -> str:
         """The sizes of the pool, in one line."""
         runner, size = self.runner, self.block_bytes / 1e6
@@ -80,22 +93,3 @@ class GrowingPool:
             f"{runner.num_blocks:,} KV blocks of {runner.block_size} tokens ({runner.num_blocks * size:,.0f} MB); "
             f"grows to {runner.most_blocks:,} ({runner.most_blocks * size:,.0f} MB) when requests need them"
         )
-
-
-@dataclass(frozen=True)
-class EndsWithoutMemory:
-    """A `PlanHook` that ends a request which waits alone for blocks that the machine has no memory for."""
-
-    pool: GrowingPool
-    loop: StepLoop[AnswerSequence]
-
-    def limit(self, left: int, decodes: int) -> int:
-        """Changes nothing."""
-        return left
-
-    def change(self, plan: list[Scheduled], calls: Sequence[Sequence[Scheduled]]) -> None:
-        """Ends the next request if nothing runs; the step after this one goes on with the others."""
-        waiting: Any = self.loop.waiting
-        if self.pool.is_refused and not plan and not self.loop.running and waiting.returned:
-            waiting.returned[0].fail(NO_MEMORY.format(self.pool.runner.num_blocks))
-            waiting.is_full = False

@@ -1,7 +1,8 @@
 """What is installed, what is missing, and the command that repairs it.
 
 Prints a table on a terminal, plain lines elsewhere. The exit code is 1 if something needed is missing. `--hpu` is the
-checklist for a Gaudi instead: it runs the reference's engine there, and writes a file that you can send in.
+checklist for a Gaudi instead: it runs the reference's engine there, and writes a file that you can send in. `--model`
+shows the memory of an engine, part by part.
 """
 
 import argparse
@@ -10,11 +11,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tiny_llm_engine.machine.repo import IN_CHECKOUT, run_line
+from tiny_llm_engine.machine.repo import BACKENDS, IN_CHECKOUT, run_line
 from tiny_llm_engine.machine.terminal import command
 
 from ..doctor import hpu_checklist
 from ..doctor.checks import CHECKS, Check, run
+from ..whose_code import choose_backend
 
 MARKS = {"ok": "ok", "warn": "note", "missing": "MISSING"}
 FAILED = {**MARKS, "missing": "FAILED"}
@@ -32,9 +34,18 @@ def main(argv: list[str] | None = None) -> int:
         metavar="FILE",
         help="check a Gaudi (default file: %(const)s)",
     )
-    file = parser.parse_args(argv).hpu
-    if file is not None:
-        return check_hpu(file)
+    parser.add_argument(
+        "--model", metavar="NAME", help="load a model, and show where the memory of its engine is"
+    )
+    parser.add_argument("--backend", default="auto", choices=["auto", *BACKENDS], help="for --model")
+    options = parser.parse_args(argv)
+    if options.hpu is not None:
+        return check_hpu(options.hpu)
+    if options.model is not None:
+        from ..doctor.model_memory import report  # here: without a model, nothing needs to be installed
+
+        print(*report(options.model, choose_backend("tiny_llm_ref", options.backend)), sep="\n")
+        return 0
     results = [run(check) for check in checks_here()]
     show(results)
     missing = [result.name for result in results if result.status == "missing"]

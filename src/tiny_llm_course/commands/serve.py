@@ -191,7 +191,8 @@ def llm_opener(options: argparse.Namespace, served: "ServerOptions") -> Callable
 def opened_with_short_steps(opens: Callable[[], LLM]) -> LLM:
     """An `LLM` whose tokens somebody reads as they come."""
     llm = opens()
-    print(begin_with_short_steps(llm.engine), flush=True)
+    if chosen := begin_with_short_steps(llm.engine):
+        print(chosen, flush=True)
     return llm
 
 

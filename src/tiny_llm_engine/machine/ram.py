@@ -1,7 +1,9 @@
 """This machine: its processor, and its free RAM."""
 
+import ctypes
 import os
 import platform
+from contextlib import suppress
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -31,6 +33,12 @@ def free_ram() -> int:
     """Bytes of RAM that are still available, within a container's limit."""
     free = [_mem_available(Path("/proc/meminfo")), _cgroup_room(CGROUP)]
     return min([size for size in free if size is not None], default=_half_of_ram())
+
+
+def release_heap() -> None:
+    """Give what C's heap keeps for later, such as the memory of loading, back to the system, where glibc can."""
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _mem_available(file: Path) -> int | None:

@@ -58,6 +58,9 @@ class ModelFiles(Protocol):
         """These tensors as arrays of a `Backend`; none is read yet."""
         ...
 
+    def close(self) -> None:
+        """Lets go of the files that are in memory, when all has been read; a further call opens them again."""
+
 
 # What opens a file, by its suffix. An extension adds to it.
 FORMATS: dict[str, Callable[[Path], ModelFiles]] = {}

@@ -68,3 +68,6 @@ class ModelFolder:
                 # MLX's reader may reject what safetensors accepts.
                 raise refused(file, error) from None
         return stored
+
+    def close(self) -> None:
+        self._maps.clear()

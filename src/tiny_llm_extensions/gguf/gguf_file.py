@@ -156,6 +156,11 @@ def _opened(path: Path, _size: int, _time: int) -> GgufFile:
     return GgufFile(path, fields, tensors)
 
 
+def forget_opened() -> None:
+    """Let go of the files that were opened: a mapped file that was read counts as this program's memory."""
+    _opened.cache_clear()
+
+
 def _part(path: Path, number: int, parts: int) -> Path:
     """The path of another part of a split file.
 

@@ -16,7 +16,7 @@ from tiny_llm_engine.models.tokenization import Tokenizer
 from tiny_llm_engine.solutions.solution_types import Array
 
 from .gguf_config import gguf_config, quantization_of, stays_quantized
-from .gguf_file import GgufTensor, open_gguf
+from .gguf_file import GgufTensor, forget_opened, open_gguf
 from .gguf_tensors import headers_of, interleaved_rows, numbers_of, weights_of
 from .gguf_tokenizer import gguf_tokenizer
 
@@ -57,6 +57,9 @@ class GgufModel:
 
     def arrays(self, backend: ArrayReader, headers: Mapping[str, TensorInfo]) -> "Arrays":
         return Arrays(self, backend, headers)
+
+    def close(self) -> None:
+        forget_opened()
 
     @cached_property
     def _plain_config(self) -> ModelConfig:

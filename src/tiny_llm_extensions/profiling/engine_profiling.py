@@ -1,6 +1,7 @@
 """Measurements before an engine's first request: memory of the largest step, and cost of steps."""
 
 from tiny_llm_engine.engine_options import EngineLimits
+from tiny_llm_engine.machine.ram import release_heap
 from tiny_llm_engine.packed_runner import PackedRunner
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution_types import Array, Network, PackedBatch, ServingPackage, StepProfile
@@ -32,6 +33,7 @@ def measured_num_blocks(
         ValueError: not a single block fits, or not as many as are asked for.
     """
     port.backend_module.release_memory(port.device)
+    release_heap()
     size, longest = options.block_size, limits.max_model_len
     block_bytes = block_bytes_of(port, network, options)
     if port.device == "cpu":

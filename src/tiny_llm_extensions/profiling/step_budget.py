@@ -5,6 +5,7 @@ A batch without a listener keeps the large budget: nobody waits for its next tok
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 
 from tiny_llm_engine.engine_options import CHUNKED_BUDGET
@@ -27,7 +28,7 @@ def begin_with_short_steps(engine: LLMEngine) -> str:
     A new loop, after a reset of the prefix cache, begins with it too.
 
     Returns:
-        What was chosen and why, in one line.
+        What was measured and chosen, in one line, if anything was measured.
 
     Raises:
         ValueError: the environment variable is no number of seconds.
@@ -52,13 +53,9 @@ def target_of(seconds: float | None) -> float:
     if seconds is not None:
         return seconds
     text = os.environ.get(VARIABLE) or str(TARGET)
-    try:
-        target = float(text)
-    except ValueError:
-        target = -1.0
-    if not 0 <= target < float("inf"):
+    if not re.fullmatch(r"\d*\.?\d+", text):
         raise ValueError(f"{VARIABLE} is {text!r}: give seconds, or 0 for steps of {CHUNKED_BUDGET} tokens")
-    return target
+    return float(text)
 
 
 def can_measure(engine: LLMEngine) -> bool:
@@ -75,12 +72,8 @@ def sizes_of(engine: LLMEngine) -> list[int]:
 def measured_seconds(engine: LLMEngine, target: float) -> Mapping[int, float]:
     """The seconds of the longest step by its tokens, up to the first above the target; from the file or measured."""
     options = {name: getattr(engine.options, name) for name in OPTIONS}
-    model = {
-        "model": str(engine.network.config),
-        "products": engine.products,
-        "dtype": engine.port.float_dtype,
-    }
-    what = {**model, **options, "max_model_len": engine.max_model_len, "target": target}
+    model = f"{engine.network.config} in {engine.port.float_dtype}, {engine.products}"
+    what = {"model": model, **options, "max_model_len": engine.max_model_len, "target": target}
     kept = kept_seconds(engine.port, what, {STEP}, lambda: {STEP: measure(engine, sizes_of(engine), target)})
     return kept[STEP]
 
@@ -103,8 +96,8 @@ def budget_of(seconds: Mapping[int, float], target: float, usual: int) -> int:
 
 
 def in_words(seconds: Mapping[int, float], target: float, budget: int) -> str:
-    """A choice in one line."""
+    """A choice in one line; nothing where nothing was measured."""
     if not seconds:
-        return f"steps of at most {budget:,} tokens"
+        return ""
     times = ", ".join(f"{size} take {each:.2f} s" for size, each in sorted(seconds.items()))
     return f"steps of at most {budget:,} tokens (max_step_seconds is {target:g}; at most {times})"
