@@ -6,9 +6,9 @@ import pytest
 
 from tiny_llm_course.doctor.model_memory import parts_of, report
 from tiny_llm_engine.machine.repo import MODELS
-from tiny_llm_extensions.gguf import gguf_file
 from tiny_llm_engine.models.hub import find_model
 from tiny_llm_engine.models.smollm2 import NAME
+from tiny_llm_extensions.gguf import gguf_file
 from tiny_llm_extensions.llm import LLM
 
 
