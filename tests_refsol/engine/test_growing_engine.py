@@ -99,3 +99,21 @@ def test_what_was_not_written_takes_no_memory():
     zeros = _reserved_zeros((2**20, 8, 32), torch.bfloat16, "cpu")
     assert resident() - before < 2**26, "512 MB are reserved"
     assert zeros.data_ptr() % 64 == 0 and not zeros[::4096].any()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"enable_chunked_prefill": False, "max_num_batched_tokens": None, "kv_cache_dtype": "fp8_e4m3"},
+        {"policy": "separate", "enable_prefix_caching": False},
+        {"policy": "slack", "scheduling_policy": "priority"},
+        {"scale_chunks_by_load": True, "long_prefill_token_threshold": 8},
+    ],
+    ids=str,
+)
+def test_a_pool_grows_under_other_options(loaded, monkeypatch, options):
+    monkeypatch.setattr(growing_pool, "TYPICAL_TOKENS", 8)
+    small = LLM.of(*loaded, **(OPTIONS | options))
+    fixed, load = LLM.of(*loaded, num_blocks=36, **(OPTIONS | options)), [(50, 12), (3, 20), (40, 9), (41, 5)]
+    assert answers(small, load) == answers(fixed, load)
+    assert 3 < small.engine.runner.num_blocks == small.engine.allocator.num_free <= 36
