@@ -94,14 +94,15 @@ def open_engine(
 def may_grow(options: EngineOptions, shapes: StepShapes, ranks: OtherRanks) -> bool:
     """Whether an engine's pool begins small: on a CPU, without a number of blocks.
 
-    Graphs and buckets know the pool's size, other pools are as large as this one, and copies or a step may be in flight
-    while the next one is planned: such engines have all their blocks from the start.
+    Graphs and buckets know the pool's size, other pools are as large as this one, copies or a step may be in flight
+    while the next one is planned, and "slack" counts the free blocks by itself. Such engines have all blocks at once.
     """
     port = shapes.port
     in_ram = port.backend_module.device_memory(port.device) is None
     is_plain = in_ram and not shapes.is_compiled and shapes.buckets is None
     is_alone = ranks.size == 1 and not options.async_scheduling and not options.keeps_cold_blocks
-    return options.num_blocks is None and is_plain and is_alone and options.speculation is None
+    counts_none = options.policy != "slack" and options.speculation is None
+    return options.num_blocks is None and is_plain and is_alone and counts_none
 
 
 def put_grammars_on(engine: LLMEngine) -> None:

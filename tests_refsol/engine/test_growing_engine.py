@@ -75,6 +75,8 @@ def test_a_prompt_that_only_a_grown_pool_holds_is_served_and_a_longer_one_is_ref
     [
         {"num_blocks": 9},
         {"async_scheduling": True},
+        {"policy": "slack"},
+        {"speculative_config": {"method": "ngram"}},
         {"bucketing_strategy": "linear"},
         {"kv_offloading_size": 0.01},
     ],
@@ -106,7 +108,7 @@ def test_what_was_not_written_takes_no_memory():
     [
         {"enable_chunked_prefill": False, "max_num_batched_tokens": None, "kv_cache_dtype": "fp8_e4m3"},
         {"policy": "separate", "enable_prefix_caching": False},
-        {"policy": "slack", "scheduling_policy": "priority"},
+        {"policy": "paced", "scheduling_policy": "priority"},
         {"scale_chunks_by_load": True, "long_prefill_token_threshold": 8},
     ],
     ids=str,
