@@ -149,16 +149,16 @@ def test_a_penalty_counts_no_token_that_is_still_in_flight(engines, monkeypatch)
 
     It begins while a request without a penalty runs, and shares its batches (vllm's pull request 27910).
     """
-    sampler, seen = engines[1].runner.sampler, []
-    launch = sampler.launch
+    runner, seen = engines[1].runner, []
+    submit = runner.submit
 
-    def watched(logits, sampling, positions, requests):
-        for position, request in zip(positions, requests, strict=False):
+    def watched(batch):  # when the step is planned: on a worker the token may have come before the draw
+        for row, request in zip(batch.sample_rows, batch.requests, strict=False):
             if request.sampling.frequency_penalty:
-                seen.append((position, len(request.known_tokens)))
-        return launch(logits, sampling, positions, requests)
+                seen.append((batch.positions[row] + 1, len(request.known_tokens)))
+        return submit(batch)
 
-    monkeypatch.setattr(sampler, "launch", watched)
+    monkeypatch.setattr(runner, "submit", watched)
     penalty = LONG | {"frequency_penalty": 2.0, "logit_bias": FEW, "ignore_eos": True}
     load = [Asked([*range(40, 50)], LONG | {"ignore_eos": True}, 0, 99), Asked([9, 8, 7], penalty, 3, 99)]
     waits, ahead = (answers(engine, load) for engine in engines)
