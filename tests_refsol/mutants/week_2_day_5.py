@@ -45,9 +45,9 @@ MUTANTS = [
             "    out = mx.fast",
         ),
         torch=(
-            "    out = hpu",
+            "    out = fused",
             "    key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))\n"
-            "    out = hpu",
+            "    out = fused",
         ),
     ),
     Mutant(

@@ -4,10 +4,9 @@ from types import ModuleType
 from typing import Any
 
 from tiny_llm_engine.llm_engine import LLMEngine
+from tiny_llm_engine.machine.ram import resident_bytes
 from tiny_llm_engine.solutions.backend import load_backend
 from tiny_llm_extensions.llm import LLM
-
-from ..trace.demo.device_watch import resident_bytes
 
 
 def report(model: str, backend: str) -> list[str]:

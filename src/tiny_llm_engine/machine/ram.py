@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
+STATM = Path("/proc/self/statm")  # Linux alone has it
 
 
 def processor_name() -> str:
@@ -65,3 +66,10 @@ def _half_of_ram() -> int:
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     return 4 * 2**30
+
+
+def resident_bytes() -> int | None:
+    """Memory of this process that is in RAM; None where the system does not tell."""
+    if not STATM.exists():
+        return None
+    return int(STATM.read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,15 +1,13 @@
 """What a device did during a run: how many cores computed, and how much memory was in use at most."""
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
+from tiny_llm_engine.machine.ram import resident_bytes
 from tiny_llm_engine.solutions.backend import Backend
 from tiny_llm_engine.solutions.solution_types import Event
 
-STATM = Path("/proc/self/statm")  # Linux alone has it
 TOOLS = {"cuda": "nvidia-smi", "hpu": "hl-smi"}  # what shows the state of a device from outside
 
 
@@ -74,10 +72,3 @@ def used_bytes_of(backend: Backend, device: str) -> Callable[[], int | None]:
         return memory and memory[1] - memory[0]
 
     return used
-
-
-def resident_bytes() -> int | None:
-    """Memory of this process that is in RAM; None where the system does not tell."""
-    if not STATM.exists():
-        return None
-    return int(STATM.read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")

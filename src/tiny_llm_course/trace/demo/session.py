@@ -7,9 +7,10 @@ from dataclasses import replace
 from rich.console import Console
 
 from tiny_llm_engine.llm_engine import interrupts_kept
+from tiny_llm_engine.machine.ram import resident_bytes
 from tiny_llm_engine.solutions.solution_types import Event
 
-from .device_watch import DeviceWatch, resident_bytes
+from .device_watch import DeviceWatch
 from .runs import POLICIES, Demo, DemoPolicy, PolicyRun
 from .stream import serve_async
 from .view import Pieces, choose_view

@@ -17,7 +17,7 @@ from ..quantized_matrix import QuantizedMatrix
 from .attention import KEPT, DecodeKernel
 from .kernel import FLOAT, NUMBER, POINTER, Kernel, NativeArray, ProductKernel
 from .library import GIVEN, NativeError, library
-from .page_reads import StepReads, step_reads
+from .page_reads import CallReads, step_reads
 from .quantized_product import QuantizedKernel
 
 POOL_FIELDS = 4  # of a `Pool` in C++
@@ -167,7 +167,7 @@ class LayersStep(ABC):
         return self._array(numbers) if isinstance(numbers, list) else numbers
 
     def _compute(
-        self, model: Any, inputs: PackedInputs, reads: StepReads, pools: Sequence[Any]
+        self, model: Any, inputs: PackedInputs, reads: CallReads, pools: Sequence[Any]
     ) -> Array | None:
         """Writes the keys and values of the step to the pools; returns the logits.
 

@@ -64,7 +64,7 @@ def past_runs(past: PastReads | None, page_size: int) -> dict[int, Runs]:
     return {row: runs[group] for row, group in zip(rows, groups, strict=True) if group >= 0 and runs[group]}
 
 
-class StepReads(NamedTuple):
+class CallReads(NamedTuple):
     """What a step reads, as `layers.cpp` takes it.
 
     Args:
@@ -79,13 +79,13 @@ class StepReads(NamedTuple):
     runs: tuple[NativeArray, ...]
 
 
-def step_reads(inputs: PackedInputs, page_size: int, has_windows: bool) -> StepReads:
+def step_reads(inputs: PackedInputs, page_size: int, has_windows: bool) -> CallReads:
     """What the requests of a step read; the inputs are lists, or arrays, which are read for it."""
     requests = rows_of_requests(inputs.segments)
     runs = windowed = row_runs(inputs, inputs.decodes, requests, page_size)
     if has_windows:
         windowed = row_runs(inputs, inputs.window_decodes, requests, page_size)
-    return StepReads(*step_texts(inputs, requests, page_size), (*runs, *windowed))
+    return CallReads(*step_texts(inputs, requests, page_size), (*runs, *windowed))
 
 
 def rows_of_requests(segments: Any) -> list[tuple[int, int]]:
@@ -114,7 +114,7 @@ def row_runs(
 def step_texts(
     inputs: PackedInputs, requests: Sequence[tuple[int, int]], page_size: int
 ) -> tuple[array, array]:
-    """`StepReads.texts` and their slots; arguments as those of `row_runs`."""
+    """`CallReads.texts` and their slots; arguments as those of `row_runs`."""
     past, own = past_runs(inputs.chunks, page_size), listed(inputs.slots)
     texts, slots = array("q"), array("q")
     for start, stop in requests:
