@@ -27,7 +27,7 @@ def require(field: str, value: object, holds: bool, wanted: str) -> None:
 
 
 def is_count(value: object, most: int = LARGEST_COUNT) -> bool:
-    """Whether a value is a whole number from 1 to `most`; True is none."""
+    """Whether a value is a whole number from 1 to `most`; `True` does not count."""
     return type(value) is int and 1 <= value <= most
 
 

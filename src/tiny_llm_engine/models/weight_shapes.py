@@ -20,7 +20,7 @@ def weight_shapes(config: ModelConfig, layers: int | None = None) -> dict[str, t
     """The shape of each weight of a model, in the order in which a token meets them; the experts of a layer are stacks.
 
     Args:
-        layers: only so many of the first layers.
+        layers: the number of layers to list, from the first one on; all of them when None.
     """
     E, V, asked = config.hidden_size, config.vocab_size, _Asked(config)
     asked.weight(EMBEDDING, V, E)

@@ -123,7 +123,7 @@ struct Member {
     meeting.wait(threads);
   }
 
-  // The same for pieces of different size: whoever is free takes the next one.
+  // The same for pieces of different sizes: each idle thread takes the next one.
   template <typename Work>
   void take(int64_t count, Work work) {
     for (int64_t i; (i = meeting.next.fetch_add(1, std::memory_order_relaxed)) < count;) work(i);

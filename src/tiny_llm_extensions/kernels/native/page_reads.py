@@ -43,7 +43,7 @@ class PageReads:
 
     Args:
         chunks: of requests of several rows, and of those without a past.
-        decodes: of all other requests; None when there are none.
+        decodes: of all other requests; None if every request is one of these.
     """
 
     chunks: list[Any]
