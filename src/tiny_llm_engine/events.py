@@ -81,8 +81,9 @@ class EventQueue:
         """Adds events."""
         self.pending.extend(events)
 
-    def deliver(self) -> None:
-        """Passes all events on. If a listener raises, the others come with the next call."""
+    def deliver(self, *last: Event) -> None:
+        """Adds events and passes all on. If a listener raises, the others come with the next call."""
+        self.pending.extend(last)
         while self.pending:
             event = self.pending.popleft()
             for listener in self.listeners:

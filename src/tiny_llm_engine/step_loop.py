@@ -240,8 +240,7 @@ class StepLoop(Generic[Served]):
         for sequence in drawn:
             sequence.token_time = now
         tokens = [Event("token", now, sequence) for sequence in drawn if sequence.finish_reason != "abort"]
-        self.events.emit(Event("step", now, start=start, parts=parts), *tokens)
-        self.events.deliver()
+        self.events.deliver(Event("step", now, start=start, parts=parts), *tokens)
 
     # A request goes.
 

@@ -59,6 +59,8 @@ class HybridScheduler:
 
     def plan_prompts(self, plan: list[Scheduled]) -> None:
         """Adds chunks: first of running requests that are not ready to decode, then of newly admitted ones."""
+        if len(plan) == len(self.running) and not len(self.waiting):  # most steps: all decode, and nobody waits
+            return
         left = self.prompt_budget(plan)
         # TASK 3.3.5: one budget for all: what one chunk takes, the next cannot have. No empty chunk.
         # `admit` gives the next request that waits, or None. At most `max_num_seqs` requests run.
@@ -75,9 +77,8 @@ class HybridScheduler:
     def prompt_budget(self, plan: list[Scheduled]) -> int:
         """How many tokens of prompts the step may have beside the decodes that are planned. Given."""
         left = self.max_num_batched_tokens - len(plan)
-        if len(plan) < len(self.running) or len(self.waiting):
-            for hook in self.state.hooks.plan:
-                left = hook.limit(left, len(plan))
+        for hook in self.state.hooks.plan:
+            left = hook.limit(left, len(plan))
         return left
 
     def preempt(self, sequence: Sequence) -> None:

@@ -58,6 +58,8 @@ class HybridScheduler:
         # TASK 3.3.4: while blocks are missing, preempt the youngest one, and no more than needed.
         # The watermark was kept for this: a running request may use it. A request that runs alone always fits.
         missing = sequence.block_table.missing(len(sequence.known_tokens))
+        if not missing:  # most tokens have room in the last block
+            return True
         while not self.allocator.can_allocate(missing, keep_watermark=False):
             youngest = self.running[-1]
             self.preempt(youngest)
@@ -68,6 +70,8 @@ class HybridScheduler:
 
     def plan_prompts(self, plan: list[Scheduled]) -> None:
         """Adds chunks: first of running requests that are not ready to decode, then of newly admitted ones."""
+        if len(plan) == len(self.running) and not len(self.waiting):  # most steps: all decode, and nobody waits
+            return
         left = self.prompt_budget(plan)
         # TASK 3.3.5: one budget for all: what one chunk takes, the next cannot have. No empty chunk.
         # `admit` gives the next request that waits, or None. At most `max_num_seqs` requests run.
@@ -92,9 +96,8 @@ class HybridScheduler:
     def prompt_budget(self, plan: list[Scheduled]) -> int:
         """How many tokens of prompts the step may have beside the decodes that are planned. Given."""
         left = self.max_num_batched_tokens - len(plan)
-        if len(plan) < len(self.running) or len(self.waiting):
-            for hook in self.state.hooks.plan:
-                left = hook.limit(left, len(plan))
+        for hook in self.state.hooks.plan:
+            left = hook.limit(left, len(plan))
         return left
 
     def preempt(self, sequence: Sequence) -> None:
