@@ -18,11 +18,11 @@ from .attention import KEPT, DecodeKernel
 from .kernel import FLOAT, NUMBER, POINTER, Kernel, NativeArray, ProductKernel
 from .library import GIVEN, NativeError, library
 from .page_reads import CallReads, step_reads
-from .quantized_product import QuantizedKernel
+from .quantized_product import TILES, QuantizedKernel
 
 POOL_FIELDS = 4  # of a `Pool` in C++
 TEXT_FIELDS = 4  # of a `Text`
-INCLUDED = "between_products.cpp", "prompt_attention.cpp", "quantized_tiles.h"
+INCLUDED = "between_products.cpp", "prompt_attention.cpp", *TILES
 NO_MATRIX = [0] * 9  # a `Matrix` in C++
 
 

@@ -36,6 +36,9 @@ ONE_THREAD = (("-march=native",), ("-mcpu=native",), ())
 WITH_OPENMP = tuple((*flags, "-fopenmp") for flags in ONE_THREAD)
 # On a Mac none: Apple's compiler has no OpenMP, and LLVM's ends a process in which torch has brought another copy.
 SETS_OF_FLAGS = (() if sys.platform == "darwin" else WITH_OPENMP) + ONE_THREAD
+# Linux lets a process use the matrix unit of an x86 processor when it asks: `arch_prctl`, and what is asked for.
+ASK_FOR_UNIT = 158, 0x1023, 18
+NO_UNIT = ("-mno-amx-tile", "-mno-amx-bf16", "-mno-amx-int8")
 OPENMP_LIBRARY = re.compile(r"/(libgomp|libomp|libiomp5)[^/]*$")
 OF_GCC, OF_LLVM = b"GOMP_", b"__kmpc_"  # what begins the names of the OpenMP of each
 SECONDS = 120  # for a compiler; a kernel takes one or two
@@ -101,10 +104,18 @@ def library(
     files = (name, package), *((header, GIVEN) for header in HEADERS), *included
     texts = tuple((file, source(file, owner)) for file, owner in files)
     try:
-        return _library(texts, compiler(), shlex.join(flags) + " " + os.environ.get(FLAGS, ""))
+        return _library(texts, compiler(), shlex.join((*flags_here(), *flags)) + " " + os.environ.get(FLAGS, ""))
     except _CompilerSays as error:
         where = Path(getattr(sys.modules[package], "__file__", None) or ".").parent
         raise CompileError(f"{name} does not compile:\n{readable(str(error), where)}") from None
+
+
+@functools.cache
+def flags_here() -> Flags:
+    """What the compiler is told about this process: not to use a matrix unit that is refused to it."""
+    if sys.platform != "linux" or "amx_tile" not in processor():
+        return ()
+    return () if ctypes.CDLL(None).syscall(*ASK_FOR_UNIT) == 0 else NO_UNIT
 
 
 class _CompilerSays(Exception):

@@ -1,5 +1,5 @@
 // A line: 16 numbers, as many as one AVX-512 register holds, or two of AVX2, or four of any other processor.
-// Kernels are written in lines; what a processor has instructions of its own for is chosen here, and nowhere else.
+// Kernels are written in lines; what a processor has instructions of its own for is chosen here, and in matrix_unit.h.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -15,6 +15,9 @@ constexpr int WIDTH = 16;
 constexpr int WIDTH = 8;
 #else
 constexpr int WIDTH = 4;
+#endif
+#if defined(__AMX_BF16__) && defined(__AVX512BW__)
+#define MATRIX_UNIT  // see matrix_unit.h
 #endif
 constexpr int LINE = 16;
 constexpr int PARTS = LINE / WIDTH;

@@ -14,6 +14,7 @@ GROUP_SIZES = (32, 64, 128)
 FLOATS = "bfloat16", "float32"  # types of x and y
 X_BITS = (8, 16)  # of the integers that x is rounded to
 MANY_ROWS = 32  # from which on tiles pay, as in `layers.cpp`
+TILES = "quantized_tiles.h", "matrix_unit.h"  # of which a processor takes one
 ARGUMENTS = [POINTER] * 5 + [SIZE] * 3 + [NUMBER] * 6
 CONSTANTS = *FLOATS, "float16"  # types of scales and biases, by their number in C++
 
@@ -128,7 +129,8 @@ class PackedMatrix:
 
     def multiply(self, x: int, y: int, bias: int | None, rows: int, is_bf16: bool, threads: int) -> None:
         """Writes x @ Wᵀ + bias to y, with x rounded to `x_bits`: each group of a row has its largest number
-        as 127 or 32,767. Many rows in 16 bits are multiplied in tiles, which are given: the numbers are the same.
+        as 127 or 32,767. Many rows in 16 bits are multiplied in tiles, which are given: the numbers are the same, or
+        nearer to those of exact arithmetic where the processor has a matrix unit.
 
         Nothing is checked: `x` (R, I) and `y` (R, O), both bf16 or both float32, and `bias` (O,), float32 or None, are
         addresses of arrays whose numbers follow each other.
@@ -207,10 +209,10 @@ class QuantizedKernel(Kernel):
 
     @cached_property
     def multiply_many(self):
-        """The function of `quantized_tiles.cpp`, for many rows in 16 bits: the same numbers in less time."""
+        """The function of `quantized_tiles.cpp`, for many rows in 16 bits."""
         try:
             given = library(
-                "quantized_tiles.cpp", GIVEN, (("quantized_tiles.h", GIVEN), (self.file, self.package))
+                "quantized_tiles.cpp", GIVEN, (*((file, GIVEN) for file in TILES), (self.file, self.package))
             )
         except NativeError:
             return self.multiply_addresses

@@ -1,5 +1,5 @@
-// y = x Wᵀ (+ bias) of many rows with a 4- or 8-bit matrix, by `quantized_tiles.h`: the arguments and the numbers are those
-// of the solution's kernel, and x is rounded to 16 bits.
+// y = x Wᵀ (+ bias) of many rows with a 4- or 8-bit matrix, with the arguments of the solution's kernel: by `matrix_unit.h`
+// where there is such a unit, else by `quantized_tiles.h`, with that kernel's numbers for x in 16 bits.
 #include <limits>
 #include <memory>
 
@@ -9,14 +9,18 @@ namespace quantized {
 #include "quantized_product.cpp"
 }
 namespace tiles {
+#ifdef MATRIX_UNIT
+#include "matrix_unit.h"
+#else
 #include "quantized_tiles.h"
+#endif
 }
 
 extern "C" int multiply_many(const void* x, const uint8_t* w, const void* constants, const float* bias, void* y,
                              int64_t rows, int64_t outputs, int64_t columns, int group, int bits, int is_bf16,
                              int type_of_constants, int x_bits, int threads) {
   const tiles::Tiles tiles{rows};
-  const std::unique_ptr<int16_t[]> rounded(new int16_t[tiles.numbers(columns)]);
+  const std::unique_ptr<int16_t[]> rounded(new int16_t[tiles.packed(columns)]);
   const std::unique_ptr<float[]> scales(new float[tiles.numbers(columns / group)]), sums(new float[tiles.numbers(columns / group)]);
   const quantized::QuantizedProduct p{x, w, constants, bias, y, rounded.get(), scales.get(), sums.get(), rows, outputs,
                                       columns, group, bits, type_of_constants, x_bits, bool(is_bf16)};

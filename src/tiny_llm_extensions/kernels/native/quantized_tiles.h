@@ -27,6 +27,7 @@ struct Tiles {
   int64_t padded_at(int64_t first) const { return (rows_at(first) + STEP - 1) / STEP * STEP; }
   // The size of an array with `columns` numbers for each row of all tiles.
   int64_t numbers(int64_t columns) const { return (rows + STEP) * columns; }
+  int64_t packed(int64_t columns) const { return numbers(columns); }  // the same for x in 16 bits
 };
 
 // Rounds the columns of a row from `from` to `to`, whole groups, and packs them. A packed tile is (chunks, rows, CHUNK);
