@@ -28,8 +28,8 @@ pytestmark = pytest.mark.tool("c++")
 PACKAGE = "tiny_llm_ref.native"
 FOLDER, GIVEN = SOURCES / "tiny_llm_ref" / "native", SOURCES / "tiny_llm_extensions" / "kernels" / "native"
 X86 = platform.machine() in ("x86_64", "AMD64")
-# What the kernels choose by the instructions: all of this machine's, AVX-512 without a matrix unit, AVX2 with AVX-VNNI and
-# alone, and loops for any processor.
+# What the kernels choose by the instructions: all of this machine's, those without its matrix unit, AVX2 with AVX-VNNI
+# and alone, and loops for any processor.
 HAS_UNIT = "amx_bf16" in library.processor() and not library.flags_here()
 PATHS = ("", "-mno-avx512f", "-mno-avx512f -U__AVXVNNI__", "-mno-avx") if X86 else ("",)
 PATHS = ("-mno-amx-bf16", *PATHS) if HAS_UNIT else PATHS

@@ -104,7 +104,9 @@ def library(
     files = (name, package), *((header, GIVEN) for header in HEADERS), *included
     texts = tuple((file, source(file, owner)) for file, owner in files)
     try:
-        return _library(texts, compiler(), shlex.join((*flags_here(), *flags)) + " " + os.environ.get(FLAGS, ""))
+        return _library(
+            texts, compiler(), shlex.join((*flags_here(), *flags)) + " " + os.environ.get(FLAGS, "")
+        )
     except _CompilerSays as error:
         where = Path(getattr(sys.modules[package], "__file__", None) or ".").parent
         raise CompileError(f"{name} does not compile:\n{readable(str(error), where)}") from None

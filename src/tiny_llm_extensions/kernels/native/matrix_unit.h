@@ -62,7 +62,8 @@ struct Panel {
 };
 
 // Four columns of 16 outputs as two pairs.
-static inline void unpack_four(const Bytes& four, const Line& scale, const Line& bias, uint32_t (*upper)[LINE], uint32_t (*rest)[LINE]) {
+static inline void unpack_four(const Bytes& four, const Line& scale, const Line& bias, uint32_t (*upper)[LINE],
+                               uint32_t (*rest)[LINE]) {
   Floats columns[4];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; i++)
@@ -167,7 +168,8 @@ static void multiply_piece(const QuantizedProduct& p, const Piece& piece) {
   for (int64_t from = 0; from < p.columns; from += MOST_CHUNKS * CHUNK) {
     const int64_t left = (p.columns - from) / CHUNK, chunks = left < MOST_CHUNKS ? left : MOST_CHUNKS;
     for (int b = 0; b < piece.blocks; b++)
-      p.bits == 4 ? unpack<4>(p, piece.block + b, from, chunks, b, panel) : unpack<8>(p, piece.block + b, from, chunks, b, panel);
+      p.bits == 4 ? unpack<4>(p, piece.block + b, from, chunks, b, panel)
+                  : unpack<8>(p, piece.block + b, from, chunks, b, panel);
     const uint16_t* x = (const uint16_t*)p.rounded + (piece.row * p.columns + from * STEP) * planes;
     for (int64_t i = 0; i < steps; i++, x += p.columns * STEP * planes)
       planes == 1 ? add_chunks<1>(x, panel, chunks, sums[i]) : add_chunks<2>(x, panel, chunks, sums[i]);
