@@ -21,7 +21,7 @@ from tiny_llm_extensions.kernels.native import NativeKernels, attention, between
 from tiny_llm_extensions.kernels.native import quantized_product as packing
 from tiny_llm_extensions.kernels.native.attention import KeptArray
 from tiny_llm_extensions.kernels.native.compile_errors import readable
-from tiny_llm_extensions.kernels.native.kernel import of_numpy
+from tiny_llm_extensions.kernels.native.kernel import of_numpy, tiles_of
 
 pytestmark = pytest.mark.tool("c++")
 
@@ -62,8 +62,9 @@ class compiled_for:
 
 def forget():
     for kernel in (product, quantized_product, decode_attention):
-        for name in ("_functions", "multiply_addresses", "multiply_many"):
+        for name in ("_functions", "_unit", "multiply_addresses", "multiply_many"):
             vars(kernel).pop(name, None)
+    tiles_of.cache_clear()
     between_products._kernel.cache_clear()
     attention.prompt_kernel.cache_clear()
 
@@ -99,7 +100,8 @@ def numbers_of(array):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize(
-    "shape", [(1, 16, 2), (1, 17, 3), (2, 64, 7), (5, 70, 33), (13, 300, 96), (7, 64, 1), (0, 8, 8)]
+    "shape",
+    [(1, 16, 2), (1, 17, 3), (2, 64, 7), (5, 70, 33), (13, 300, 96), (7, 64, 1), (0, 8, 8), (65, 70, 96)],
 )
 def test_a_product_is_numpys(path, rng, shape, dtype, biased):
     """Tiles and what is left over of rows, outputs and columns."""

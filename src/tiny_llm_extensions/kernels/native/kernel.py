@@ -4,17 +4,22 @@ import ctypes
 import math
 import os
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from .library import NativeError, library
+from .library import GIVEN, NativeError, library
 
 POINTER, SIZE, NUMBER, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 ITEM_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "int8": 1, "uint8": 1, "int64": 8}
 SMALL = 2**20  # bytes that one thread reads sooner than it wakes another one
 LINE = 16  # outputs of a block
+MANY_ROWS = 32  # from which on tiles pay, as in `layers.cpp`
+TILES = "quantized_tiles.h", "matrix_unit.h"  # of which a processor takes one
+CHUNK = 32  # columns of a tile
+QUANTIZED = [POINTER] * 5 + [SIZE] * 3 + [NUMBER] * 6  # the arguments of a product with a quantised matrix
+PLAIN_BF16 = CHUNK, 0, True, 0, 16  # the arguments from `group` on for one that is plain: it has 0 bits
 PRODUCTS = {"bfloat16": "multiply_bf16", "float32": "multiply_float"}
 
 
@@ -202,8 +207,20 @@ def packed_shape(outputs: int, columns: int, dtype: str) -> tuple[int, int, int,
     return -(-outputs // LINE), -(-columns // count), LINE, count
 
 
+@cache
+def tiles_of(package: str) -> ctypes.CDLL | None:
+    """`quantized_tiles.cpp` with a solution's kernel of Day 4.1; None where that does not compile."""
+    files = *((file, GIVEN) for file in TILES), ("quantized_product.cpp", package)
+    try:
+        given = library("quantized_tiles.cpp", GIVEN, files)
+    except NativeError:
+        return None
+    given.multiply_many.argtypes = QUANTIZED
+    return given
+
+
 class ProductKernel(Kernel):
-    """`product.cpp` of a solution."""
+    """`product.cpp` of a solution; many rows of bf16 numbers by a matrix unit, if the processor has one."""
 
     file, tasks = "product.cpp", {1: "multiply_line", 2: "multiply_tile"}
     pack = staticmethod(pack)
@@ -239,8 +256,20 @@ class ProductKernel(Kernel):
         require("y", y, (rows, outputs), x.dtype)
         if bias is not None:
             require("bias", bias, (outputs,), "float32")
-        addresses = x.address, w.address, None if bias is None else bias.address, y.address
-        self.check(self._functions[x.dtype](*addresses, rows, outputs, columns, threads, in_tiles))
+        of_bias, sizes = None if bias is None else bias.address, (rows, outputs, columns)
+        if in_tiles and rows >= MANY_ROWS and columns % CHUNK == 0 and x.dtype == "bfloat16" and self._unit:
+            self._unit.multiply_many(
+                x.address, w.address, None, of_bias, y.address, *sizes, *PLAIN_BF16, threads
+            )
+        else:
+            addresses = x.address, w.address, of_bias, y.address
+            self.check(self._functions[x.dtype](*addresses, *sizes, threads, in_tiles))
+
+    @cached_property
+    def _unit(self) -> ctypes.CDLL | None:
+        """What multiplies by plain matrices, if the processor has a unit for it."""
+        given = tiles_of(self.package)
+        return given if given is not None and given.takes_plain(True, CHUNK) else None
 
     @cached_property
     def _functions(self):

@@ -210,7 +210,8 @@ struct Team {
     const Matrix* first = m;
     for (; m < first + count && m->outputs > 0; y += rows * m->outputs, m++) {
       const auto p = quantized_product(*m, filled, y, rows, rounded, scales, sizeof(Number) == 2);
-      const bool in_tiles = rows >= MANY_ROWS && m->bits > 0 && m->x_bits == 16;
+      const bool fits = m->bits > 0 ? m->x_bits == 16 : tiles::takes_plain(sizeof(Number) == 2, m->columns);
+      const bool in_tiles = rows >= MANY_ROWS && fits;
       const int64_t piece = rows >= MANY_ROWS ? m->columns : PIECE, pieces = (m->columns + piece - 1) / piece;
       me.share(rows * pieces, [&](int64_t i) {
         const int64_t row = i / pieces, column = i % pieces * piece, some = std::min(piece, m->columns - column);

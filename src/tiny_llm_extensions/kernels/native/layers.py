@@ -15,10 +15,10 @@ from tiny_llm_engine.packed_model import PackedInputs
 from ..kernel_matrix import KernelMatrix
 from ..quantized_matrix import QuantizedMatrix
 from .attention import KEPT, DecodeKernel
-from .kernel import FLOAT, NUMBER, POINTER, Kernel, NativeArray, ProductKernel
+from .kernel import FLOAT, NUMBER, POINTER, TILES, Kernel, NativeArray, ProductKernel
 from .library import GIVEN, NativeError, library
 from .page_reads import CallReads, step_reads
-from .quantized_product import TILES, QuantizedKernel
+from .quantized_product import QuantizedKernel
 
 POOL_FIELDS = 4  # of a `Pool` in C++
 TEXT_FIELDS = 4  # of a `Text`

@@ -1,5 +1,5 @@
-// Products of many rows with a 4- or 8-bit matrix by the matrix unit of a processor with AMX: 16 rows of 32 bf16 numbers by
-// 16 outputs in 16 cycles. Its sums stay in it until all columns are added, so the scales of groups must be in W already:
+// Products of many rows by the matrix unit of a processor with AMX: 16 rows of 32 bf16 numbers by 16 outputs in 16 cycles. W
+// is of bf16 numbers, whose lines are the unit's tiles already, or of 4 or 8 bits. The unit's sums stay in it until all columns are added, so the scales of groups must be in W already:
 // a number of W is two bf16 numbers, its upper and its next 8 bits. x is one if it is bf16, and two if it is float32. So
 // nothing is rounded to fewer than 16 bits, and x, unlike in `quantized_tiles.h`, not at all if it is bf16.
 #pragma once
@@ -24,6 +24,9 @@ struct Tiles {
   int64_t numbers(int64_t columns) const { return (rows + STEP) * columns; }
   int64_t packed(int64_t columns) const { return 2 * numbers(columns); }
 };
+
+// Whether the unit multiplies by a plain matrix.
+static inline bool takes_plain(bool is_bf16, int64_t columns) { return is_bf16 && columns % CHUNK == 0; }
 
 static inline int planes_of(const QuantizedProduct& p) { return p.is_bf16 ? 1 : 2; }
 
@@ -115,32 +118,41 @@ struct Sums {
 };
 
 // The tiles 4 to 7 += 32 rows of x by a plane of two blocks of W.
-static inline void add_products(const uint16_t* x, const uint32_t (*w)[2][CHUNK / 2][LINE], int plane) {
+static inline void add_products(const uint16_t* x, const void* first, const void* second) {
   _tile_loadd(0, x, 64);
   _tile_loadd(1, x + TILE, 64);
-  _tile_loadd(2, w[0][plane], 64);
-  _tile_loadd(3, w[1][plane], 64);
+  _tile_loadd(2, first, 64);
+  _tile_loadd(3, second, 64);
   _tile_dpbf16ps(4, 0, 2);
   _tile_dpbf16ps(5, 0, 3);
   _tile_dpbf16ps(6, 1, 2);
   _tile_dpbf16ps(7, 1, 3);
 }
 
-template <int PLANES>
-static void add_chunks(const uint16_t* x, const Panel& w, int64_t chunks, Sums& sums) {
+// `add(i)` for each chunk.
+template <typename Add>
+static inline void add_chunks(int64_t chunks, Sums& sums, Add add) {
   _tile_loadd(4, sums.of[0][0], 64);
   _tile_loadd(5, sums.of[0][1], 64);
   _tile_loadd(6, sums.of[1][0], 64);
   _tile_loadd(7, sums.of[1][1], 64);
-  for (int64_t i = 0; i < chunks; i++, x += PLANES * 2 * TILE) {
-    add_products(x, w.words[i], 1);
-    add_products(x, w.words[i], 0);
-    if (PLANES == 2) add_products(x + 2 * TILE, w.words[i], 0);
-  }
+  for (int64_t i = 0; i < chunks; i++) add(i);
   _tile_stored(4, sums.of[0][0], 64);
   _tile_stored(5, sums.of[0][1], 64);
   _tile_stored(6, sums.of[1][0], 64);
   _tile_stored(7, sums.of[1][1], 64);
+}
+
+template <int PLANES>
+static void add_chunks(const uint16_t* x, const Panel& w, int64_t chunks, Sums& sums) {
+  add_chunks(chunks, sums, [&](int64_t i) {
+    const auto add = [&](int of_x, int of_w) {
+      add_products(x + (i * PLANES + of_x) * 2 * TILE, w.words[i][0][of_w], w.words[i][1][of_w]);
+    };
+    add(0, 1);
+    add(0, 0);
+    if (PLANES == 2) add(1, 0);
+  });
 }
 
 // What one thread computes: a tile by up to BLOCKS blocks. A product has `pieces_of` of them.
@@ -158,13 +170,19 @@ static Piece piece_at(const QuantizedProduct& p, int64_t i) {
   return {row, tiles.rows_at(row), block, p.blocks() - block < BLOCKS ? p.blocks() - block : BLOCKS};
 }
 
-static void multiply_piece(const QuantizedProduct& p, const Piece& piece) {
+// Sums of a piece by a plain matrix.
+static void multiply_plain(const QuantizedProduct& p, const Piece& piece, int64_t steps, Sums* sums) {
+  const int64_t chunks = p.columns / CHUNK;
+  const uint16_t* x = (const uint16_t*)p.rounded + piece.row * p.columns;
+  const uint16_t* w = (const uint16_t*)p.w + piece.block * chunks * TILE;
+  const uint16_t* second = w + (piece.blocks - 1) * chunks * TILE;  // where there is one block, it is computed twice
+  for (int64_t i = 0; i < steps; i++, x += p.columns * STEP)
+    add_chunks(chunks, sums[i], [&](int64_t k) { add_products(x + 2 * k * TILE, w + k * TILE, second + k * TILE); });
+}
+
+static void multiply_packed(const QuantizedProduct& p, const Piece& piece, int64_t steps, Sums* sums) {
   const int planes = planes_of(p);
-  const int64_t steps = (piece.rows + STEP - 1) / STEP;
   Panel panel;
-  Sums sums[MOST_ROWS / STEP];
-  memset(sums, 0, sizeof *sums * steps);
-  const MatrixUnit unit;
   for (int64_t from = 0; from < p.columns; from += MOST_CHUNKS * CHUNK) {
     const int64_t left = (p.columns - from) / CHUNK, chunks = left < MOST_CHUNKS ? left : MOST_CHUNKS;
     for (int b = 0; b < piece.blocks; b++)
@@ -174,6 +192,14 @@ static void multiply_piece(const QuantizedProduct& p, const Piece& piece) {
     for (int64_t i = 0; i < steps; i++, x += p.columns * STEP * planes)
       planes == 1 ? add_chunks<1>(x, panel, chunks, sums[i]) : add_chunks<2>(x, panel, chunks, sums[i]);
   }
+}
+
+static void multiply_piece(const QuantizedProduct& p, const Piece& piece) {
+  const int64_t steps = (piece.rows + STEP - 1) / STEP;
+  Sums sums[MOST_ROWS / STEP];
+  memset(sums, 0, sizeof *sums * steps);
+  const MatrixUnit unit;
+  p.bits > 0 ? multiply_packed(p, piece, steps, sums) : multiply_plain(p, piece, steps, sums);
   for (int64_t r = 0; r < piece.rows; r++)
     for (int b = 0; b < piece.blocks; b++)
       finish(p, piece.row + r, piece.block + b, load(sums[r / STEP].of[r / 16 % 2][b][r % 16]));

@@ -5,17 +5,13 @@ from functools import cached_property
 
 import numpy as np
 
-from .kernel import NUMBER, POINTER, SIZE, Kernel, NativeArray, floats_of, of_numpy, require
-from .library import GIVEN, NativeError, library
+from .kernel import MANY_ROWS, QUANTIZED, Kernel, NativeArray, floats_of, of_numpy, require, tiles_of
 
 LINE = 16  # outputs of a block
 COLUMNS = {4: 8, 8: 4}  # of each output in a line, by bits
 GROUP_SIZES = (32, 64, 128)
 FLOATS = "bfloat16", "float32"  # types of x and y
 X_BITS = (8, 16)  # of the integers that x is rounded to
-MANY_ROWS = 32  # from which on tiles pay, as in `layers.cpp`
-TILES = "quantized_tiles.h", "matrix_unit.h"  # of which a processor takes one
-ARGUMENTS = [POINTER] * 5 + [SIZE] * 3 + [NUMBER] * 6
 CONSTANTS = *FLOATS, "float16"  # types of scales and biases, by their number in C++
 
 
@@ -205,19 +201,13 @@ class QuantizedKernel(Kernel):
     @cached_property
     def multiply_addresses(self):
         """The function of the file."""
-        return self.function("multiply_quantized", ARGUMENTS)
+        return self.function("multiply_quantized", QUANTIZED)
 
     @cached_property
     def multiply_many(self):
         """The function of `quantized_tiles.cpp`, for many rows in 16 bits."""
-        try:
-            given = library(
-                "quantized_tiles.cpp", GIVEN, (*((file, GIVEN) for file in TILES), (self.file, self.package))
-            )
-        except NativeError:
-            return self.multiply_addresses
-        given.multiply_many.argtypes = ARGUMENTS
-        return given.multiply_many
+        given = tiles_of(self.package)
+        return self.multiply_addresses if given is None else given.multiply_many
 
     def try_out(self) -> None:
         """See `Kernel`: a block of 4 bits."""

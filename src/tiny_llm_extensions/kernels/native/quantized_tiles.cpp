@@ -1,5 +1,6 @@
 // y = x Wᵀ (+ bias) of many rows with a 4- or 8-bit matrix, with the arguments of the solution's kernel: by `matrix_unit.h`
-// where there is such a unit, else by `quantized_tiles.h`, with that kernel's numbers for x in 16 bits.
+// where there is such a unit, else by `quantized_tiles.h`, with that kernel's numbers for x in 16 bits. A matrix of 0 bits is
+// one of `product.cpp`, which only the unit takes.
 #include <limits>
 #include <memory>
 
@@ -15,6 +16,8 @@ namespace tiles {
 #include "quantized_tiles.h"
 #endif
 }
+
+extern "C" int takes_plain(int is_bf16, int64_t columns) { return tiles::takes_plain(is_bf16, columns); }
 
 extern "C" int multiply_many(const void* x, const uint8_t* w, const void* constants, const float* bias, void* y,
                              int64_t rows, int64_t outputs, int64_t columns, int group, int bits, int is_bf16,

@@ -30,6 +30,8 @@ struct Tiles {
   int64_t packed(int64_t columns) const { return numbers(columns); }  // the same for x in 16 bits
 };
 
+static inline bool takes_plain(bool, int64_t) { return false; }
+
 // Rounds the columns of a row from `from` to `to`, whole groups, and packs them. A packed tile is (chunks, rows, CHUNK);
 // its scales and sums are (groups, rows) each.
 template <typename Number>
