@@ -1,7 +1,8 @@
 // Products of many rows by the matrix unit of a processor with AMX: 16 rows of 32 bf16 numbers by 16 outputs in 16 cycles. W
-// is of bf16 numbers, whose lines are the unit's tiles already, or of 4 or 8 bits. The unit's sums stay in it until all columns are added, so the scales of groups must be in W already:
-// a number of W is two bf16 numbers, its upper and its next 8 bits. x is one if it is bf16, and two if it is float32. So
-// nothing is rounded to fewer than 16 bits, and x, unlike in `quantized_tiles.h`, not at all if it is bf16.
+// is of bf16 numbers, whose lines are the unit's tiles already, or of 4 or 8 bits. Sums stay in the unit until all columns
+// are added, so the scales of groups must be in W already: a number of W is two bf16 numbers, its upper and its next 8
+// bits. x is one if it is bf16, and two if it is float32. So nothing is rounded to fewer than 16 bits, and x, unlike in
+// `quantized_tiles.h`, not at all if it is bf16.
 #pragma once
 #include "lines.h"
 
