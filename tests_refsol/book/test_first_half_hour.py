@@ -13,11 +13,6 @@ from book.tools import widget
 from tiny_llm_course.mdbook import find_mdbook
 from tiny_llm_engine.machine.repo import BOOK
 
-sys.path.insert(0, str(BOOK))  # the preprocessor is no package: any Python can run it
-
-import terms
-
-sys.path.insert(0, str(BOOK))  # the preprocessor is no package: any Python can run it
 import terms
 
 SOURCE = BOOK / "src"
@@ -38,6 +33,21 @@ def test_what_a_page_tries_prints_what_it_shows_before_the_first_task(page):
 def test_the_loop_of_day_6_has_twelve_lines():
     [(program, _)] = TRIED.findall((SOURCE / f"{PAGES[2]}.md").read_text(encoding="utf-8"))
     assert len(program.splitlines()) == 12
+
+
+@pytest.mark.parametrize("page", sorted(SOURCE.glob("week[34]-*.md")), ids=lambda page: page.stem)
+def test_a_day_of_weeks_3_and_4_names_what_there_is(page):
+    """Three functions of earlier days, each as it is called, without types."""
+    text = page.read_text(encoding="utf-8")
+    directive = signatures.HAVE.search(text)
+    assert directive is not None and directive.start() < text.index("## Predict")
+    week, day = map(int, re.match(r"week(\d)-0(\d)", page.stem).groups())
+    lines = re.findall(r"^- `\w[\w.]*\([^:`]*\)`, Day (\d)\.(\d)\. \S", signatures.expand(text), re.MULTILINE)
+    assert len(lines) == 3 and all((int(w), int(d)) < (week, day) for w, d in lines)
+
+
+def test_a_name_without_a_task_is_an_error_on_the_page():
+    assert "book-error" in signatures.expand("{{#have mlx_backend/kv_cache.py round_up}}")
 
 
 # What a reader types, and the page that explains it.
@@ -87,7 +97,9 @@ def search(tmp_path_factory):
         for script in scripts:
             run(f"((0, eval)({json.dumps(script.read_text(encoding='utf-8'))}), 0)")
         run("(window.found = elasticlunr.Index.load(search.index), 0)")
-        first = "found.search({}, search.search_options).slice(0, 3).map((result) => search.doc_urls[result.ref])"
+        first = (
+            "found.search({}, search.search_options).slice(0, 3).map((result) => search.doc_urls[result.ref])"
+        )
         yield lambda query: run(first.format(json.dumps(query)))
 
 
