@@ -13,6 +13,8 @@ from book.tools import widget
 from tiny_llm_course.mdbook import find_mdbook
 from tiny_llm_engine.machine.repo import BOOK
 
+sys.path.insert(0, str(BOOK))  # the preprocessor is no package: any Python can run it
+import signatures
 import terms
 
 SOURCE = BOOK / "src"
