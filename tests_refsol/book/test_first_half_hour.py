@@ -10,8 +10,9 @@ from contextlib import redirect_stdout
 import pytest
 
 from book.tools import widget
+from book.tools.words import page_words
 from tiny_llm_course.mdbook import find_mdbook
-from tiny_llm_engine.machine.repo import BOOK
+from tiny_llm_engine.machine.repo import BOOK, ROOT
 
 sys.path.insert(0, str(BOOK))  # the preprocessor is no package: any Python can run it
 import signatures
@@ -88,11 +89,28 @@ QUERIES = {
 
 
 @pytest.fixture(scope="module")
-def search(tmp_path_factory):
-    """A function from a query to the first three addresses, as the search of the built page finds them."""
-    site = tmp_path_factory.mktemp("book") / "site"
-    command = [find_mdbook(), "build", str(BOOK), "--dest-dir", str(site)]
+def site(tmp_path_factory):
+    """The folder of the built book."""
+    folder = tmp_path_factory.mktemp("book") / "site"
+    command = [find_mdbook(), "build", str(BOOK), "--dest-dir", str(folder)]
     subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+def test_at_most_2000_words_lead_from_the_readme_to_the_first_green(site):
+    """All of the README, and what Day 0 and Day 1.1 show, screens and signatures too, up to where they say to go on."""
+    ends = {"setup": "The rest of this page is for later", "week1-01-attention": 'id="task-112-linear"'}
+    seen = len((ROOT / "README.md").read_text(encoding="utf-8").split())
+    for page, end in ends.items():
+        read, marker, _ = (site / f"{page}.html").read_text(encoding="utf-8").partition(end)
+        assert marker, f"{page} has no {end!r}"
+        seen += page_words("", read).visible
+    assert seen <= 2_000
+
+
+@pytest.fixture(scope="module")
+def search(site):
+    """A function from a query to the first three addresses, as the search of the built page finds them."""
     scripts = [next(site.glob(name)) for name in ("elasticlunr-*.js", "theme/search*.js", "searchindex-*.js")]
     with widget.scripts() as run:
         run("(globalThis.window = globalThis, window.search = {}, 0)")
