@@ -32,6 +32,8 @@ def preprocess(book):
     for path, chapter in pages.items():
         text = hints.number(task_commands.add(signatures.expand(folds.fold(chapter["content"]))))
         text = terms.link(formulas.render(text, to_mathml), path, glossary)
+        if path == terms.GLOSSARY:
+            text = search_marks.mark_terms(text)
         chapter["content"] = search_marks.mark(text)
     search_marks.name_weeks(book["items"])
 

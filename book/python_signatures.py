@@ -14,17 +14,40 @@ def contract(source, name):
 
     Raises LookupError when the source has no such name.
     """
-    node = ast.parse(source)
-    for part in name.split("."):
-        node = next((child for child in definitions(node) if child.name == part), None)
-        if node is None:
-            raise LookupError(name)
+    node = found(source, name)
     docstring = ast.get_docstring(node) or ""
     documented = [(each.name, text) for each in public_methods(node) if (text := ast.get_docstring(each))]
     folds = bool(documented) or not is_short(docstring)
     lines = heads(source.splitlines(), node, "" if folds else docstring)
     text = "\n".join(fitted(textwrap.dedent("\n".join(lines)).splitlines()))
     return text, fold(docstring or node.name, documented) if folds else ""
+
+
+def summary(source, name):
+    """A function in one line: its call without types, the day on which it is filled, its docstring's first sentence.
+
+    Raises LookupError when the source has no such name, or no task in it.
+    """
+    node = found(source, name)
+    arguments = node.args
+    for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+        argument.annotation = None
+    call = f"{name}({ast.unparse(arguments).removeprefix('self').removeprefix(', ')})"
+    text = "\n".join(source.splitlines()[node.lineno - 1 : node.end_lineno])
+    task = re.search(r"# TASK (\d+\.\d+)\.", text)
+    if task is None:
+        raise LookupError(f"a task in {name}")
+    return call, task[1], re.split(r"(?<=\.)\s", ast.get_docstring(node) or "")[0].replace("\n", " ")
+
+
+def found(source, name):
+    """The definition of a name. Raises LookupError when there is none."""
+    node = ast.parse(source)
+    for part in name.split("."):
+        node = next((child for child in definitions(node) if child.name == part), None)
+        if node is None:
+            raise LookupError(name)
+    return node
 
 
 def definitions(node):

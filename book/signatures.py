@@ -3,6 +3,8 @@
 FILE is a path below `src/tiny_llm_ref`; NAME is a function, a class (with its methods) or `Class.method`, or a name in
 C++. Of a file of one port, the other port's signature is shown too if it differs: `theme/ports.js` makes tabs of the
 two. The chapters state contracts this way: they cannot drift from the code, and they cannot give a solution away.
+
+`{{#have FILE NAME, FILE NAME}}` folds functions of earlier days, a line each, for who has skipped those days.
 """
 
 import re
@@ -14,11 +16,32 @@ from formulas import ROOT, problem
 PORTS = {"mlx_backend": "MLX", "torch_backend": "PyTorch"}
 SOURCE = ROOT / "src" / "tiny_llm_ref"
 DIRECTIVE = re.compile(r"^\{\{#signature +(?P<file>\S+) +(?P<name>[\w.]+) *\}\}", re.MULTILINE)
+HAVE = re.compile(r"^\{\{#have +(?P<names>[^}]+)\}\}", re.MULTILINE)
+HAVE_BLOCK = """<details class="have">
+<summary>What you already have, if you skipped days</summary>
+
+{}
+
+</details>"""
 
 
 def expand(text):
     """`text` with every directive replaced by a block of code and what folds open below it."""
+    text = HAVE.sub(lambda match: have(match["names"].split(",")), text)
     return DIRECTIVE.sub(lambda match: shown(match["file"], match["name"]), text)
+
+
+def have(names):
+    """A folded list of functions, each with its call, its day and what it does."""
+    lines = []
+    for file, name in map(str.split, names):
+        try:
+            source = (SOURCE / file).read_text(encoding="utf-8")
+            call, day, text = python_signatures.summary(source, name)
+        except (OSError, LookupError) as error:
+            return problem(f"no summary of {name} in {file} ({type(error).__name__})")
+        lines.append(f"- `{call}`, Day {day}. {text}")
+    return HAVE_BLOCK.format("\n".join(lines))
 
 
 def shown(file, name):

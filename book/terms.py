@@ -56,8 +56,12 @@ def entries(glossary):
     """`(words, anchor, pages)` of every entry; `Block, page` has two words and one anchor."""
     for head, text in ENTRY.findall(glossary):
         words = [word for word in re.split(r", | \(.*", head) if word and word.lower() not in COMMON]
-        anchor = re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-")
-        yield words, anchor, set(re.findall(r"\]\(([\w-]+\.md)", text))
+        yield words, anchor_of(head), set(re.findall(r"\]\(([\w-]+\.md)", text))
+
+
+def anchor_of(head):
+    """The id that mdBook gives to the head of an entry."""
+    return re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-")
 
 
 def link(text, page, glossary):

@@ -74,6 +74,20 @@ def assert_holds(b, cache, result, pair, start: int, stop: int) -> None:
 
 
 @pytest.mark.task("2.1.1")
+@pytest.mark.parametrize("pieces", PIECES)
+def test_concatenated_cache_returns_all_tokens(b, rng, pieces):
+    """Pieces of any length go in, and all keys and values so far come back, the oldest first, in each of two caches."""
+    pairs = [keys_and_values(rng, sum(pieces)) for _ in range(2)]
+    caches = [b.ConcatenatedKvCache() for _ in range(2)]
+    for start, stop in spans(pieces):
+        for cache, pair in zip(caches, pairs, strict=True):
+            result = cache.append(*(b.array(array[:, :, start:stop]) for array in pair))
+            for name, actual, expected in zip(("keys", "values"), result, pair, strict=True):
+                idea = f"tokens {start} … {stop - 1} came: the {name} of tokens 0 … {stop - 1} come back, in order"
+                assert_close(b.numpy(actual), expected[:, :, :stop], atol=0, rtol=1e-6, idea=idea)
+
+
+@pytest.mark.task("2.1.2")
 @pytest.mark.parametrize("pieces", [*PIECES, (255, 1, 1, 3), (256, 1), (3, 300, 1)])
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_cache_returns_all_tokens(b, rng, pieces, mask):
@@ -83,7 +97,7 @@ def test_cache_returns_all_tokens(b, rng, pieces, mask):
         assert_holds(b, cache, feed(b, cache, pair, start, stop, mask), pair, start, stop)
 
 
-@pytest.mark.task("2.1.1")
+@pytest.mark.task("2.1.2")
 @pytest.mark.parametrize("rows", [None, B])
 def test_cache_takes_positions_as_an_array(b, rng, rows):
     """Positions (L,) or (B, L) in an array say where the new tokens stand: the same places as without them."""
@@ -95,7 +109,7 @@ def test_cache_takes_positions_as_an_array(b, rng, rows):
         assert_holds(b, cache, result, pair, start, stop)
 
 
-@pytest.mark.task("2.1.1")
+@pytest.mark.task("2.1.2")
 def test_cache_passes_an_array_mask_on(b, rng):
     """A mask that is an array is the caller's own: it comes back untouched, the very object."""
     pair, cache = keys_and_values(rng, 8), b.TinyKvFullCache(8)
@@ -105,7 +119,7 @@ def test_cache_passes_an_array_mask_on(b, rng):
         assert passed is mask, "an array is passed on as it is: only a word or None asks the cache for a mask"
 
 
-@pytest.mark.task("2.1.1")
+@pytest.mark.task("2.1.2")
 @pytest.mark.parametrize("dtype", SHORT_TYPES)
 @pytest.mark.parametrize("start", FAR_STARTS)
 def test_the_caches_mask_is_exact_far_into_a_text(b, start, dtype):
@@ -122,7 +136,7 @@ def test_the_caches_mask_is_exact_far_into_a_text(b, start, dtype):
     assert_close(shown, expected, idea=idea)
 
 
-@pytest.mark.task("2.1.1")
+@pytest.mark.task("2.1.2")
 def test_cache_leaves_the_callers_arrays_alone(b, rng):
     """What was given in one step is copied into the cache: later tokens are not written into the caller's arrays."""
     pair, cache = keys_and_values(rng, 6), b.TinyKvFullCache(6)
@@ -136,7 +150,7 @@ def test_cache_leaves_the_callers_arrays_alone(b, rng):
         assert_close(b.numpy(array), expected, atol=0, rtol=0, idea=idea)
 
 
-@pytest.mark.task("2.1.1")
+@pytest.mark.task("2.1.2")
 def test_two_caches_do_not_know_of_each_other(b, rng):
     """Each layer has a cache of its own: tokens of one never appear in the other."""
     pairs, caches = [keys_and_values(rng, 6) for _ in range(2)], [b.TinyKvFullCache(6) for _ in range(2)]
@@ -146,7 +160,7 @@ def test_two_caches_do_not_know_of_each_other(b, rng):
             assert_holds(b, cache, result, pair, start, stop)
 
 
-@pytest.mark.task("2.1.1")
+@pytest.mark.task("2.1.2")
 def test_cache_keeps_the_type(b, rng):
     """bf16 keys and values come back in bf16: a cache that widens them takes twice the memory."""
     cache = b.TinyKvFullCache(4)
@@ -156,7 +170,7 @@ def test_cache_keeps_the_type(b, rng):
         assert key.dtype == value.dtype == b.dtype("bfloat16"), f"bf16 went in, {key.dtype} came back"
 
 
-@pytest.mark.task("2.1.1")
+@pytest.mark.task("2.1.2")
 def test_cache_refuses_more_than_fits(b, rng):
     """max_seq_len tokens fit; one more is a ValueError that says so, and the cache is as it was."""
     pair, cache = keys_and_values(rng, 8), b.TinyKvFullCache(7)
@@ -166,7 +180,7 @@ def test_cache_refuses_more_than_fits(b, rng):
     assert_holds(b, cache, feed(b, cache, pair, 5, 7), pair, 5, 7)
 
 
-@pytest.mark.task("2.1.1")
+@pytest.mark.task("2.1.2")
 @pytest.mark.parametrize("pieces", [(300, 1, 299, 1), (1, 600), (255, 2, 256)])
 def test_cache_without_a_limit_takes_any_number(b, rng, pieces):
     """`TinyKvFullCache()` has no limit: it grows when it is full, and loses nothing by it."""
@@ -179,7 +193,7 @@ def test_cache_without_a_limit_takes_any_number(b, rng, pieces):
         assert_holds(b, cache, result, pair, start, stop)
 
 
-@pytest.mark.task("2.1.1")
+@pytest.mark.task("2.1.2")
 @pytest.mark.parametrize(
     "pieces", [(1,) * 600, (200,) * 3, (256, 1, 255, 88)], ids=["1", "200", "full steps"]
 )
@@ -209,7 +223,7 @@ def program_of(b, cache, step) -> tuple:
     return tuple(part.shape for part in memory_of(cache))
 
 
-@pytest.mark.task("2.1.1")
+@pytest.mark.task("2.1.2")
 def test_every_token_is_the_same_program(b, rng):
     """Of tokens 250 to 265 those up to 256 keys are one program, those after it another, whatever their positions.
 
@@ -237,7 +251,7 @@ def test_every_token_is_the_same_program(b, rng):
         )
 
 
-@pytest.mark.task("2.1.1")
+@pytest.mark.task("2.1.2")
 def test_a_released_cache_starts_afresh(b, rng):
     """After release() the cache is empty, for another text and another number of rows."""
     pair, cache = keys_and_values(rng, 6), b.TinyKvFullCache(6)
@@ -249,7 +263,7 @@ def test_a_released_cache_starts_afresh(b, rng):
         assert_holds(b, cache, feed(b, cache, other, start, stop), other, start, stop)
 
 
-@pytest.mark.task("2.1.1")
+@pytest.mark.task("2.1.2")
 def test_a_token_costs_no_copy_of_the_cache(b):
     """Writing one token behind 500 takes the memory of a few tokens: the others stay where they are."""
     cache, shape = b.TinyKvFullCache(1000), (1, 4, 500, 32)
@@ -280,7 +294,7 @@ def rewound(b, rng, tokens: int, n: int):
     return cache, [array[:, :, : tokens - n] for array in pair]
 
 
-@pytest.mark.task("2.1.2")
+@pytest.mark.task("2.1.3")
 @pytest.mark.parametrize(
     ("tokens", "n", "pieces"),
     [(7, 3, (1, 1)), (7, 1, (2, 1)), (7, 0, (5,)), (7, 7, (2, 1)), (258, 5, (5,)), (300, 200, (1, 1))],
@@ -295,7 +309,7 @@ def test_rewind_then_other_tokens(b, rng, tokens, n, pieces):
         assert_holds(b, cache, feed(b, cache, pair, start, stop), pair, start, stop)
 
 
-@pytest.mark.task("2.1.2")
+@pytest.mark.task("2.1.3")
 def test_rewind_counts_what_is_left(b, rng):
     """Two calls take back the sum: 9 - 2 - 3 = 4."""
     cache, _ = rewound(b, rng, 9, 2)
@@ -303,7 +317,7 @@ def test_rewind_counts_what_is_left(b, rng):
     assert cache.offset == 4, f"rewind(2) and rewind(3) of 9 tokens leave 4, not {cache.offset}"
 
 
-@pytest.mark.task("2.1.2")
+@pytest.mark.task("2.1.3")
 @pytest.mark.parametrize("n", [-1, 6, 100])
 def test_rewind_refuses_what_has_no_meaning(b, rng, n):
     """Fewer than no token, or more than there are: ValueError with both numbers, and the cache is as it was."""
@@ -352,7 +366,7 @@ def oracle_of(name: str) -> tuple[list[np.ndarray], dict]:
     }
 
 
-@pytest.mark.task("2.1.3")
+@pytest.mark.task("2.1.4")
 @pytest.mark.parametrize(("name", "cut"), [(CASE_NAMES[cut % 3], cut) for cut in range(4)])
 def test_attention_equals_all_tokens_at_once(b, name, cut):
     """However the text is cut, attention equals transformers' over the whole of it; one piece is Week 1's case."""
@@ -372,7 +386,7 @@ def test_attention_equals_all_tokens_at_once(b, name, cut):
     assert_close(actual, stored["attention"], atol=1e-4, idea=idea)
 
 
-@pytest.mark.task("2.1.3")
+@pytest.mark.task("2.1.4")
 def test_attention_obeys_a_mask_array(b, rng):
     """A mask of the caller's own hides what it likes: here key 1, from a prompt and from a later token."""
     name, x = "untied-3", rng.normal(size=(1, 6, 36))
@@ -391,7 +405,7 @@ def test_attention_obeys_a_mask_array(b, rng):
         assert_close(actual, expected[:, start:stop], atol=1e-4, idea=idea)
 
 
-@pytest.mark.task("2.1.3")
+@pytest.mark.task("2.1.4")
 def test_attention_takes_the_mask_that_the_cache_returns(b, rng):
     """A step without a mask leaves it to the cache: what `update_and_fetch` returns is the mask to use."""
     name, x = "tied-8", rng.normal(size=(1, 7, 24))
@@ -407,7 +421,7 @@ def test_attention_takes_the_mask_that_the_cache_returns(b, rng):
         assert_close(actual, expected[:, start:stop], atol=1e-4, idea=idea)
 
 
-@pytest.mark.task("2.1.3")
+@pytest.mark.task("2.1.4")
 def test_attention_gives_the_cache_all_that_it_may_need(b, monkeypatch):
     """How many tokens, the step's mask and the step's positions: a cache of another kind has nothing else to go by."""
     stored, model = golden("tied-1"), model_of(b, "tied-1")
@@ -427,7 +441,7 @@ def test_attention_gives_the_cache_all_that_it_may_need(b, monkeypatch):
     assert positions is step.positions, "the cache gets positions=step.positions"
 
 
-@pytest.mark.task("2.1.3")
+@pytest.mark.task("2.1.4")
 def test_attention_keeps_the_type(b):
     """bf16 weights and a bf16 stream give a bf16 answer, near the exact one, for a prompt and for one token."""
     stored, model = golden("tied-1"), model_of(b, "tied-1", "bfloat16")
@@ -441,7 +455,7 @@ def test_attention_keeps_the_type(b):
         assert_close(b.numpy(actual), stored["attention"][:, start:stop], atol=0.1, idea=idea)
 
 
-@pytest.mark.task("2.1.4")
+@pytest.mark.task("2.1.5")
 @pytest.mark.parametrize("name", CASE_NAMES)
 def test_layer_adds_to_the_stream(b, name):
     """Where attention and the MLP answer 0, the layer hands the stream on untouched: nothing normalises it."""
@@ -451,7 +465,7 @@ def test_layer_adds_to_the_stream(b, name):
     assert_close(actual, x, atol=0, rtol=0, idea=idea)
 
 
-@pytest.mark.task("2.1.4")
+@pytest.mark.task("2.1.5")
 @pytest.mark.parametrize(("name", "cut"), [(CASE_NAMES[cut % 3], cut) for cut in range(4)])
 def test_layer_equals_all_tokens_at_once(b, name, cut):
     """However the text is cut, the layer equals transformers' Qwen3DecoderLayer over the whole of it."""
@@ -462,7 +476,7 @@ def test_layer_equals_all_tokens_at_once(b, name, cut):
     assert_close(actual, stored["block"], atol=1e-4, idea=idea)
 
 
-@pytest.mark.task("2.1.4")
+@pytest.mark.task("2.1.5")
 @pytest.mark.parametrize("silent", ["o_proj", "down_proj"])
 def test_each_half_of_the_layer_has_its_norm(b, silent):
     """With one half silent the layer is the other half of Week 1's: the same norms, the same residual."""
@@ -481,7 +495,7 @@ def test_each_half_of_the_layer_has_its_norm(b, silent):
     assert_close(actual, b.numpy(expected), atol=1e-4, idea=f"{half}, and its answer is added to x")
 
 
-@pytest.mark.task("2.1.4")
+@pytest.mark.task("2.1.5")
 def test_layer_leaves_its_input_alone(b):
     """The stream before a layer is still there after it: whoever holds it does not expect it to change."""
     x, model = golden("tied-1")["x"], model_of(b, "tied-1")
@@ -491,7 +505,7 @@ def test_layer_leaves_its_input_alone(b):
     assert_close(b.numpy(array), x, atol=0, rtol=0, idea=idea)
 
 
-@pytest.mark.task("2.1.4")
+@pytest.mark.task("2.1.5")
 def test_layer_keeps_the_type(b):
     """bf16 weights and a bf16 stream give a bf16 stream."""
     stored, model = golden("tied-1"), model_of(b, "tied-1", "bfloat16")
@@ -533,7 +547,7 @@ def text_and_logits(b, rng, name: str, rows: int = 2, tokens: int = 29) -> tuple
     return ids, b.numpy(model(b.array(ids)))
 
 
-@pytest.mark.task("2.1.5")
+@pytest.mark.task("2.1.6")
 @pytest.mark.parametrize("name", CASE_NAMES)
 def test_model_equals_transformers(b, name):
     """Token by token, the logits equal transformers' Qwen3 over the whole text: tied and untied head."""
@@ -543,7 +557,7 @@ def test_model_equals_transformers(b, name):
     assert_close(actual, stored["logits"], atol=1e-4, idea=idea)
 
 
-@pytest.mark.task("2.1.5")
+@pytest.mark.task("2.1.6")
 @pytest.mark.parametrize(
     ("name", "pieces"), [(CASE_NAMES[i % 3], cut) for i, cut in enumerate(CUTS.values())], ids=CUTS
 )
@@ -555,7 +569,7 @@ def test_model_equals_the_full_recompute(b, rng, name, pieces):
     assert_close(actual, expected, atol=1e-4, idea=idea)
 
 
-@pytest.mark.task("2.1.5")
+@pytest.mark.task("2.1.6")
 @pytest.mark.parametrize("form", ["number", "one a row", "positions", "positions of each row"])
 def test_model_takes_the_offset_in_every_form(b, rng, form):
     """The offset is a number, a list of one a row, or the positions themselves in an array, (L,) or (B, L)."""
@@ -575,7 +589,7 @@ def test_model_takes_the_offset_in_every_form(b, rng, form):
         assert_close(actual, expected[:, start:stop], atol=1e-4, idea=idea)
 
 
-@pytest.mark.task("2.1.5")
+@pytest.mark.task("2.1.6")
 @pytest.mark.parametrize("keep", [None, 1, 3, 0, "array"])
 def test_model_scores_the_tokens_that_were_asked_for(b, rng, keep):
     """logits_to_keep: all, so many last ones, none, or those at given places; the caches hold all tokens anyway."""
@@ -593,7 +607,7 @@ def test_model_scores_the_tokens_that_were_asked_for(b, rng, keep):
     assert_close(rest, expected[:, 6:], atol=1e-4, idea=idea)
 
 
-@pytest.mark.task("2.1.5")
+@pytest.mark.task("2.1.6")
 def test_model_drops_tokens_before_the_head(b, rng):
     """With a wide vocabulary the logits of all tokens are the largest array of a step; one row of them is small."""
     case = small_model(3, hidden_size=8, num_hidden_layers=1, intermediate_size=8, vocab_size=8000)
@@ -606,7 +620,7 @@ def test_model_drops_tokens_before_the_head(b, rng):
     )
 
 
-@pytest.mark.task("2.1.5")
+@pytest.mark.task("2.1.6")
 @pytest.mark.parametrize("keep", [-1, 4, 100])
 def test_model_refuses_to_score_tokens_that_are_not_there(b, keep):
     """Of 3 new tokens 0 to 3 can be scored. Asking for 4 must not give some other number without a word."""
@@ -615,7 +629,7 @@ def test_model_refuses_to_score_tokens_that_are_not_there(b, keep):
         model(b.array([[1, 2, 3]]), 0, model.create_kv_cache(), logits_to_keep=keep)
 
 
-@pytest.mark.task("2.1.5")
+@pytest.mark.task("2.1.6")
 @pytest.mark.parametrize("count", [0, 1, 2, 4, 6])
 def test_model_refuses_a_wrong_number_of_caches(b, count):
     """3 layers need 3 caches: with fewer or more the model raises ValueError, names both, and fills none."""
@@ -626,7 +640,7 @@ def test_model_refuses_a_wrong_number_of_caches(b, count):
     assert [cache.offset for cache in caches] == [0] * count, "no cache may be filled by a step that failed"
 
 
-@pytest.mark.task("2.1.5")
+@pytest.mark.task("2.1.6")
 @pytest.mark.parametrize("offset", [0, 4, 6, [5, 4], [4, 4], [0, 5], [5], [5, 5, 5]])
 def test_model_refuses_an_offset_that_its_cache_contradicts(b, rng, offset):
     """The caches hold 5 tokens of two rows, so the next one stands at 5. Anything else is a ValueError, and no step."""
@@ -643,7 +657,7 @@ def test_model_refuses_an_offset_that_its_cache_contradicts(b, rng, offset):
     )
 
 
-@pytest.mark.task("2.1.5")
+@pytest.mark.task("2.1.6")
 @pytest.mark.parametrize("offsets", [[0, 0], [3, 3], [4, 0]])
 def test_model_refuses_an_offset_that_a_batch_contradicts(b, offsets):
     """The rows of a batch are at places of their own: row 0 holds 3 tokens, row 1 is idle and stands at 0."""
@@ -655,7 +669,7 @@ def test_model_refuses_an_offset_that_a_batch_contradicts(b, offsets):
         model(b.array([[1], [2]]), offsets, batch)
 
 
-@pytest.mark.task("2.1.5")
+@pytest.mark.task("2.1.6")
 def test_model_makes_as_much_room_as_was_asked_for(b):
     """create_kv_cache(7): 7 tokens fit into every layer. One more is a ValueError with both numbers, and no step."""
     model = model_of(b, "untied-3")
@@ -669,7 +683,7 @@ def test_model_makes_as_much_room_as_was_asked_for(b):
         assert [cache.offset for cache in caches] == [7] * 3, "a step that does not fit changes no cache"
 
 
-@pytest.mark.task("2.1.5")
+@pytest.mark.task("2.1.6")
 @pytest.mark.parametrize("back", [1, 4, 9])
 def test_model_goes_on_after_a_rewind(b, rng, back):
     """Tokens taken back and replaced by others: as if the text had been the other one from the start."""
@@ -691,7 +705,7 @@ def test_model_goes_on_after_a_rewind(b, rng, back):
     assert_close(np.concatenate(outputs, axis=1), expected[:, start:], atol=1e-4, idea=idea)
 
 
-@pytest.mark.task("2.1.5")
+@pytest.mark.task("2.1.6")
 def test_model_fills_one_cache_a_layer(b, rng):
     """After 5 and 1 tokens every layer's cache holds 6."""
     ids, model = rng.integers(0, 53, size=(1, 6)), model_of(b, "untied-3")
@@ -703,7 +717,7 @@ def test_model_fills_one_cache_a_layer(b, rng):
     )
 
 
-@pytest.mark.task("2.1.5")
+@pytest.mark.task("2.1.6")
 def test_model_takes_a_mask_of_the_callers_own(b, rng):
     """A mask array is used as it is: what it hides, no layer sees."""
     ids, model = rng.integers(0, 41, size=(1, 5)), model_of(b, "tied-1")
@@ -735,7 +749,7 @@ def masks_of_step(b, dtype: str, positions: np.ndarray, fill, offset):
     return steps[0].mask, steps[0].window_mask
 
 
-@pytest.mark.task("2.1.5")
+@pytest.mark.task("2.1.6")
 @pytest.mark.parametrize("dtype", SHORT_TYPES)
 @pytest.mark.parametrize("start", FAR_STARTS)
 def test_masks_of_a_step_are_exact_far_into_a_text(b, start, dtype):
@@ -755,7 +769,7 @@ def test_masks_of_a_step_are_exact_far_into_a_text(b, start, dtype):
     assert_shows(b.numpy(window), positions, f"{idea}, through a window of 7", window=7)
 
 
-@pytest.mark.task("2.1.5")
+@pytest.mark.task("2.1.6")
 @pytest.mark.parametrize("dtype", SHORT_TYPES)
 @pytest.mark.parametrize("start", FAR_STARTS)
 def test_masks_of_a_batch_are_exact_far_into_a_text(b, start, dtype):
@@ -774,7 +788,7 @@ def test_masks_of_a_batch_are_exact_far_into_a_text(b, start, dtype):
         assert_shows(b.numpy(mask), positions[:, None], idea, window=width)
 
 
-@pytest.mark.task("2.1.5")
+@pytest.mark.task("2.1.6")
 def test_model_in_bf16_stays_bf16(b):
     """bf16 weights give bf16 logits, near the float32 ones."""
     stored, model = golden("untied-3"), model_of(b, "untied-3", "bfloat16")
@@ -878,7 +892,7 @@ def generate(b, script: list, prompt: str = "Hi", **options):
     return text, model, pieces
 
 
-@pytest.mark.task("2.1.6")
+@pytest.mark.task("2.1.7")
 @pytest.mark.parametrize("prompt", ["H", "Hi", "a longer one"])
 def test_generate_sends_the_prompt_once_and_then_one_token(b, prompt):
     """The first call has the whole prompt at offset 0, each later one the new token alone, where it stands."""
@@ -889,14 +903,14 @@ def test_generate_sends_the_prompt_once_and_then_one_token(b, prompt):
     assert (text, pieces) == ("you", ["y", "o", "u"]), f"the text is what was generated: {text!r}, {pieces}"
 
 
-@pytest.mark.task("2.1.6")
+@pytest.mark.task("2.1.7")
 def test_generate_asks_for_the_logits_of_one_token(b):
     """Only the last token's logits choose the next one: no call scores a whole prompt, the largest product of all."""
     _, model, _ = generate(b, [*b"you", END_OF_TEXT], "a longer prompt")
     assert model.scored == [1] * 4, f"logits_to_keep=1 in every call; the model scored {model.scored} tokens"
 
 
-@pytest.mark.task("2.1.6")
+@pytest.mark.task("2.1.7")
 @pytest.mark.parametrize(("prompt", "limit"), [("Hi", 3), ("a longer prompt", 1), ("Hi", 900)])
 def test_generate_makes_room_for_the_prompt_and_the_answer(b, prompt, limit):
     """Memory for prompt and answer, and not for the model's whole context: a step of 256 more at most."""
@@ -907,7 +921,7 @@ def test_generate_makes_room_for_the_prompt_and_the_answer(b, prompt, limit):
     )
 
 
-@pytest.mark.task("2.1.6")
+@pytest.mark.task("2.1.7")
 @pytest.mark.parametrize("end", [END_OF_TEXT, END_OF_TURN])
 def test_generate_stops_at_every_end_token(b, end):
     """Any end token ends the text; the model is not called for it, and the caches are released."""
@@ -917,7 +931,7 @@ def test_generate_stops_at_every_end_token(b, end):
     model.assert_released()
 
 
-@pytest.mark.task("2.1.6")
+@pytest.mark.task("2.1.7")
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_generate_stops_at_the_limit(b, limit):
     """max_tokens new tokens take so many calls; the last token needs none, and the caches are released."""
@@ -927,7 +941,7 @@ def test_generate_stops_at_the_limit(b, limit):
     model.assert_released()
 
 
-@pytest.mark.task("2.1.6")
+@pytest.mark.task("2.1.7")
 def test_generate_counts_from_the_default_limit(b):
     """Without max_tokens a model that never ends is stopped after 256 tokens."""
     text, model, _ = generate(b, [*b"x"] * 300)
@@ -935,7 +949,7 @@ def test_generate_counts_from_the_default_limit(b):
     model.assert_released()
 
 
-@pytest.mark.task("2.1.6")
+@pytest.mark.task("2.1.7")
 @pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()], ids=["error", "Ctrl-C"])
 @pytest.mark.parametrize("where", ["model, prompt", "model, later", "sampler", "on_text"])
 def test_generate_releases_the_caches_on_every_way_out(b, error, where):
@@ -953,7 +967,7 @@ def test_generate_releases_the_caches_on_every_way_out(b, error, where):
     model.assert_released()
 
 
-@pytest.mark.task("2.1.6")
+@pytest.mark.task("2.1.7")
 def test_generate_samples_every_token(b):
     """The sampler sees (1, V) logits and chooses each token; the next call gets its choice."""
     choices, shapes = iter([*b"xyz", END_OF_TEXT]), []
@@ -968,14 +982,14 @@ def test_generate_samples_every_token(b):
     assert [ids for _, ids in model.calls[1:]] == [[ord(c)] for c in "xyz"], "what was chosen is sent next"
 
 
-@pytest.mark.task("2.1.6")
+@pytest.mark.task("2.1.7")
 def test_generate_never_splits_a_character(b):
     """Half a character gives an empty piece; cut in the middle, the text ends with what finish() makes of it."""
     text, _, pieces = generate(b, [*"né😀".encode()], max_tokens=5)
     assert (text, pieces) == ("né\ufffd", ["n", "", "é", "", "", "\ufffd"]), f"{text!r} in pieces {pieces}"
 
 
-@pytest.mark.task("2.1.6")
+@pytest.mark.task("2.1.7")
 def test_generate_starts_every_text_afresh(b):
     """Two texts, two sets of caches: the second does not know of the first."""
     model = ScriptedModel(b, [*b"a", END_OF_TEXT, *b"b", END_OF_TEXT])
@@ -985,7 +999,7 @@ def test_generate_starts_every_text_afresh(b):
     model.assert_released()
 
 
-@pytest.mark.task("2.1.6")
+@pytest.mark.task("2.1.7")
 def test_generate_refuses_what_has_no_meaning(b):
     """An empty prompt and a limit below 1 are errors, before the model runs; no cache is left behind."""
     for prompt, limit in (("", 5), ("Hi", 0), ("Hi", -1)):
@@ -996,7 +1010,7 @@ def test_generate_refuses_what_has_no_meaning(b):
         model.assert_released()
 
 
-@pytest.mark.task("2.1.6")
+@pytest.mark.task("2.1.7")
 def test_generate_says_what_the_loop_without_a_cache_says(b):
     """A random model, Week 1's and Week 2's: the same text. The caches, real ones now, are empty afterwards."""
     checkpoint = random_checkpoint(b, small_model(21, vocab_size=VOCAB, tie_word_embeddings=False))

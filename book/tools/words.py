@@ -26,7 +26,7 @@ from .length import FOLDED, VISIBLE, above
 from .minutes import TOTAL
 
 NOT_SEEN = {"script", "style", "title"}  # the title of a drawing is for screen readers
-MARKS = "\ue000\ue001"  # of `search_marks.py`, which no browser shows
+MARKS = "\ue000\ue001\ue002"  # of `search_marks.py`, which no browser shows
 WITHOUT_END = {"br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
 
 
@@ -64,7 +64,7 @@ class _Counter(HTMLParser):
             pass
 
     def handle_data(self, data):
-        if "main" not in self.open or NOT_SEEN & {*self.open} or data in MARKS:
+        if "main" not in self.open or NOT_SEEN & {*self.open} or data[0] in MARKS:
             return
         depth = self.open.count("details") - ("summary" in self.open)
         if depth > 0 or "other-port" in self.open:

@@ -25,14 +25,14 @@ def test_by_index_all_positions_of_a_bucket_are_one_program(port, model, tokens,
 
 
 def test_by_concatenation_every_length_is_another_program(port, model):
-    caches = [ConcatenatingCache(port.backend_module.concatenate) for _ in range(LAYERS)]
+    caches = [ConcatenatingCache(port) for _ in range(LAYERS)]
     assert signatures(port, model, caches, 40) == (40, 0)
 
 
 def test_the_concatenating_cache_is_right_and_only_slow(port, model):
     ids = port.array([[3, 1, 4, 1, 5, 9, 2]])
     outputs = []
-    concatenating = [ConcatenatingCache(port.backend_module.concatenate) for _ in range(LAYERS)]
+    concatenating = [ConcatenatingCache(port) for _ in range(LAYERS)]
     for caches in (concatenating, model.create_kv_cache(7)):
         parts = [(0, 4), (4, 5), (5, 7)]
         outputs.append(torch.cat([model(ids[:, a:z], a, caches) for a, z in parts], dim=1))

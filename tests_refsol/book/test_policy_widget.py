@@ -37,6 +37,14 @@ def test_every_timeline_holds_all_tokens_and_ends_when_its_run_does():
                 assert totals[0] == pytest.approx(one["figures"]["end"], abs=0.6)
 
 
+def test_a_static_batch_delivers_its_first_answer_with_its_last():
+    for load in range(1, len(LOADS)):
+        static, first = (
+            TABLE["runs"][policy][load][0]["figures"]["answer"] for policy in ("static", "decode-first")
+        )
+        assert first < static
+
+
 def test_the_sliders_bound_the_steps_of_their_policies():
     at_load = TABLE["runs"]["sarathi"][-1]
     for budget, one in zip(BUDGETS, at_load, strict=True):

@@ -1,6 +1,6 @@
 """Wrong solutions of Week 2 Day 1."""
 
-from authors.mutants import Mutant
+from authors.mutants import Mutant, wrong
 
 CACHE, MODEL, GENERATE = "kv_cache.py", "qwen3_week2.py", "generate_with_kv_cache.py"
 UPDATE = "TinyKvFullCache.update_and_fetch"
@@ -17,36 +17,49 @@ TORCH_PROMPT = """if is_prompt:
             return key, value, self.offset, mask
 """
 TORCH_OUT = "return self.keys[:, :, :S], self.values[:, :, :S], self.offset, mask"
+JOINED = "keys, values, self.keys, self.values = self.keys, self.values, key, value"
 ATTEND = "x = x + self.attention(self.input_layernorm(x), step, cache)"
 NORM = "h = self.post_attention_layernorm(x)"
 RUN = "return model(inputs[:, offset:], offset, cache, logits_to_keep=1)"
 
 
 def _cache(idea: str, mlx, torch) -> Mutant:
-    return Mutant("2.1.1", idea, CACHE, mlx=mlx, torch=torch, inside=UPDATE)
+    return Mutant("2.1.2", idea, CACHE, mlx=mlx, torch=torch, inside=UPDATE)
 
 
 def _rewind(idea: str, old: str, new: str) -> Mutant:
-    return Mutant("2.1.2", idea, CACHE, both=(old, new), inside="TinyKvFullCache.rewind")
+    return Mutant("2.1.3", idea, CACHE, both=(old, new), inside="TinyKvFullCache.rewind")
 
 
 def _attention(idea: str, old: str, new: str) -> Mutant:
-    return Mutant("2.1.3", idea, MODEL, both=(old, new), inside="Qwen3LayerWeek2.attention")
+    return Mutant("2.1.4", idea, MODEL, both=(old, new), inside="Qwen3LayerWeek2.attention")
 
 
 def _layer(idea: str, old: str, new: str) -> Mutant:
-    return Mutant("2.1.4", idea, MODEL, both=(old, new), inside="Qwen3LayerWeek2.__call__")
+    return Mutant("2.1.5", idea, MODEL, both=(old, new), inside="Qwen3LayerWeek2.__call__")
 
 
 def _model(idea: str, old: str, new: str) -> Mutant:
-    return Mutant("2.1.5", idea, MODEL, both=(old, new), inside="Qwen3ModelWeek2.__call__")
+    return Mutant("2.1.6", idea, MODEL, both=(old, new), inside="Qwen3ModelWeek2.__call__")
 
 
 def _generate(idea: str, old: str, new: str) -> Mutant:
-    return Mutant("2.1.6", idea, GENERATE, both=(old, new))
+    return Mutant("2.1.7", idea, GENERATE, both=(old, new))
 
 
 MUTANTS = [
+    *wrong(
+        "2.1.1",
+        "concatenated_kv_cache.py",
+        ("returns only the new tokens", "return self.keys, self.values", "return key, value"),
+        (
+            "keeps only the newest tokens",
+            "return self.keys, self.values",
+            f"{JOINED}\n        return keys, values",
+        ),
+        ("appends values to the keys", "([self.values, value]", "([self.keys, value]"),
+        ("puts new tokens before the old ones", "([self.keys, key]", "([key, self.keys]"),
+    ),
     _cache(
         "concatenates: every token copies the whole cache",
         mlx=(
@@ -70,7 +83,7 @@ MUTANTS = [
         torch=("        if is_prompt:\n", "        if False:\n"),
     ),
     Mutant(
-        "2.1.1",
+        "2.1.2",
         "writes to a slice, whose numbers are part of the program",
         CACHE,
         torch=(
@@ -81,7 +94,7 @@ MUTANTS = [
         inside=UPDATE,
     ),
     Mutant(
-        "2.1.1",
+        "2.1.2",
         "grows call by call where all its length is known",
         CACHE,
         torch=("round_up(self.max_seq_len or self.offset + L)", "round_up(self.offset + L)"),
@@ -187,7 +200,7 @@ MUTANTS = [
         "        step = self.begin(inputs, held if isinstance(offset, int) else offset, cache, mask)",
     ),
     Mutant(
-        "2.1.5",
+        "2.1.6",
         "a negative number of logits is none",
         MODEL,
         both=("if not 0 <= logits_to_keep <= x.shape[1]:", "if logits_to_keep > x.shape[1]:"),
@@ -214,7 +227,7 @@ MUTANTS = [
         "new_tokens_only, tokenizer, tokens, None,",
     ),
     Mutant(
-        "2.1.4",
+        "2.1.5",
         "silu on the wrong matrix",
         MODEL,
         both=("silu(self.w_gate(x)) * self.w_up(x)", "self.w_gate(x) * silu(self.w_up(x))"),

@@ -33,13 +33,13 @@ var chunkedPrefillDrawing = (() => {
         );
     }
 
-    /** How long the late prompt waits for its first word: on the line of its wait if there is room, or after its tokens. */
+    /** How long the late prompt waits for its first word: before that word if there is room, or after its tokens. */
     function firstWord(run, x, y, width) {
         const late = run.prompts[1];
         const [from, to] = [x(late.arrives), x(late.times[0])];
         const label = `first word after ${time(late.times[0] - late.arrives)}`;
         const end = x(late.times[late.times.length - 1]) + 8;
-        if (to - from > 180) return text("label small halo", (from + to) / 2, y, label);
+        if (to - from > 180) return text("label-end small halo", to - 6, y, label);
         if (end + 160 < width) return text("label-start small halo", end, y, label);
         return box("box", width - RIGHT - 160, y - 9, 160, 18) + text("label small", width - RIGHT - 80, y, label);
     }

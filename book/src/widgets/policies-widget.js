@@ -11,13 +11,14 @@
         { name: "target", values: "targets", label: "Target of slack", show: (n) => `${n} ms` },
         { name: "load", values: "loads", label: "Load", show: (n) => `${n} short prompts/s` },
     ];
-    const COLUMNS = ["", "longest pause of A", "first token of L", "of a short prompt", "all done"];
+    const COLUMNS = ["", "longest pause of A", "first token of L", "of a short prompt", "first short answer", "all done"];
+    const FIGURES = ["gap", "long", "short", "answer", "end"];
     const ms = (value) => (value === null ? "none" : time(value / 1000));
 
     function figures(runs) {
         return table(
             COLUMNS,
-            runs.map(({ policy, figures: { gap, long, short, end } }) => [policy, ...[gap, long, short, end].map(ms)]),
+            runs.map(({ policy, figures }) => [policy, ...FIGURES.map((name) => ms(figures[name]))]),
         );
     }
 

@@ -18,7 +18,7 @@ def softmax(x: mx.array, axis: int) -> mx.array:
         Weights, same shape and type as `x`. Finite for scores of any size.
     """
     # TASK 1.1.1: exp(x) / sum(exp(x)) along the axis.
-    # Scores of 1e4 must not overflow: subtract the largest score first, which does not change the weights.
+    # Scores of 1e4 must not overflow, and -1e4 must not become 0/0.
     raise NotImplementedError("week 1 day 1 task 1: softmax")
 
 

@@ -32,6 +32,6 @@ def simple_generate_with_kv_cache(
         ValueError: the prompt has no token, or `max_tokens` is not positive.
     """
     tokens = prompt_ids(tokenizer, prompt)
-    # TASK 2.1.6: Day 1.6's loop passes all tokens each time; give the model only those that are not in the caches yet.
+    # TASK 2.1.7: Day 1.6's loop passes all tokens each time; give the model only those that are not in the caches yet.
     # Release the caches on every exit: an end token, the limit, an exception, Ctrl-C.
-    raise NotImplementedError("week 2 day 1 task 6: simple_generate_with_kv_cache")
+    raise NotImplementedError("week 2 day 1 task 7: simple_generate_with_kv_cache")

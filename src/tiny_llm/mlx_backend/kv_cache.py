@@ -117,9 +117,9 @@ class TinyKvFullCache:
             raise ValueError(f"{self.offset} + {L} tokens do not fit: this cache holds {self.max_seq_len}")
         if mask is None or isinstance(mask, str):
             mask = self.make_mask(L, key.dtype)
-        # TASK 2.1.1: make room in steps, write the new tokens after the others, count them, return the filled part.
+        # TASK 2.1.2: make room in steps, write the new tokens after the others, count them, return the filled part.
         # Assigning to a slice writes in place; concatenating would copy the cache for every token.
-        raise NotImplementedError("week 2 day 1 task 1: TinyKvFullCache.update_and_fetch")
+        raise NotImplementedError("week 2 day 1 task 2: TinyKvFullCache.update_and_fetch")
 
     def rewind(self, n: int) -> None:
         """Drops the last n tokens; the next ones overwrite them.
@@ -127,8 +127,8 @@ class TinyKvFullCache:
         Raises:
             ValueError: n is negative, or more than the cache holds.
         """
-        # TASK 2.1.2: only the count changes. Positions after it are not returned, and are overwritten later.
-        raise NotImplementedError("week 2 day 1 task 2: TinyKvFullCache.rewind")
+        # TASK 2.1.3: only the count changes. Positions after it are not returned, and are overwritten later.
+        raise NotImplementedError("week 2 day 1 task 3: TinyKvFullCache.rewind")
 
     def release(self) -> None:
         """Frees the memory and drops all tokens."""

@@ -47,8 +47,8 @@ class Qwen3MLPWeek2:
 
     def __call__(self, x: mx.array) -> mx.array:
         """See `Qwen3MLP`: (..., E) to (..., E)."""
-        # TASK 2.1.4: as Day 1.4's MLP, but a weight multiplies itself: from Day 2.3 on it may have 4 bits.
-        raise NotImplementedError("week 2 day 1 task 4: Qwen3MLPWeek2.__call__")
+        # TASK 2.1.5: as Day 1.4's MLP, but a weight multiplies itself: from Day 2.3 on it may have 4 bits.
+        raise NotImplementedError("week 2 day 1 task 5: Qwen3MLPWeek2.__call__")
 
 
 def dense_mlp(config: ModelShape, weights: dict[str, Any]) -> Qwen3MLPWeek2:
@@ -94,9 +94,9 @@ class Qwen3LayerWeek2:
         Returns:
             (B, L, E).
         """
-        # TASK 2.1.3: as Day 1.3's layer, but keys and values go through the cache, and RoPE uses the step's positions.
+        # TASK 2.1.4: as Day 1.3's layer, but keys and values go through the cache, and RoPE uses the step's positions.
         # Keys are stored after the norm and RoPE, so a past key is never rotated again.
-        raise NotImplementedError("week 2 day 1 task 3: Qwen3LayerWeek2.attention")
+        raise NotImplementedError("week 2 day 1 task 4: Qwen3LayerWeek2.attention")
 
     def __call__(self, x: mx.array, step: Step, cache: TinyKvCache) -> mx.array:
         """
@@ -107,8 +107,8 @@ class Qwen3LayerWeek2:
         Returns:
             (B, L, E), the residual stream after this layer.
         """
-        # TASK 2.1.4: as Day 1.5's block: attention, then the MLP, each on a normalised copy and added to the stream.
-        raise NotImplementedError("week 2 day 1 task 4: Qwen3LayerWeek2.__call__")
+        # TASK 2.1.5: as Day 1.5's block: attention, then the MLP, each on a normalised copy and added to the stream.
+        raise NotImplementedError("week 2 day 1 task 5: Qwen3LayerWeek2.__call__")
 
 
 class Qwen3ModelWeek2:
@@ -199,9 +199,9 @@ class Qwen3ModelWeek2:
             ValueError: there is not one cache per layer, the offset is not the number of tokens that they hold, or
                 `logits_to_keep` is not from 0 to L. Positions in an array are not checked.
         """
-        # TASK 2.1.5: begin the step, embed, apply every layer with its own cache, the norm, the head.
+        # TASK 2.1.6: begin the step, embed, apply every layer with its own cache, the norm, the head.
         # The head is the largest product of a small model: before it, drop the tokens whose logits are not needed.
-        raise NotImplementedError("week 2 day 1 task 5: Qwen3ModelWeek2.__call__")
+        raise NotImplementedError("week 2 day 1 task 6: Qwen3ModelWeek2.__call__")
 
     def begin(
         self,

@@ -135,10 +135,10 @@ class TinyKvFullCache:
         S, is_prompt = self.num_keys(L), self._is_prompt(L)
         if mask is None or isinstance(mask, str):
             mask = self.make_mask(L, key.dtype, positions=positions)
-        # TASK 2.1.1: make room, write the new tokens at their positions, count them, return the first S positions.
+        # TASK 2.1.2: make room, write the new tokens at their positions, count them, return the first S positions.
         # Make room for `max_seq_len` tokens once; without a limit, in steps.
         # index_copy_ takes the positions from an array; a slice would make them constants of the program.
-        raise NotImplementedError("week 2 day 1 task 1: TinyKvFullCache.update_and_fetch")
+        raise NotImplementedError("week 2 day 1 task 2: TinyKvFullCache.update_and_fetch")
 
     def rewind(self, n: int) -> None:
         """Drops the last n tokens; the next ones overwrite them.
@@ -146,8 +146,8 @@ class TinyKvFullCache:
         Raises:
             ValueError: n is negative, or more than the cache holds.
         """
-        # TASK 2.1.2: only the count changes. Positions after it are hidden by the mask and overwritten later.
-        raise NotImplementedError("week 2 day 1 task 2: TinyKvFullCache.rewind")
+        # TASK 2.1.3: only the count changes. Positions after it are hidden by the mask and overwritten later.
+        raise NotImplementedError("week 2 day 1 task 3: TinyKvFullCache.rewind")
 
     def release(self) -> None:
         """Frees the memory and drops all tokens."""

@@ -87,13 +87,10 @@ def _memory(config) -> str:
 
 
 class ConcatenatingCache:
-    """The cache of most first versions: new keys are appended to the old ones, in a new array.
+    """The day's `ConcatenatedKvCache`, as a model of Week 2 calls a cache: the screen counts its programs."""
 
-    Its numbers are right; the screen counts the programs that it needs.
-    """
-
-    def __init__(self, concatenate: Callable):
-        self.concatenate, self.offset, self.keys, self.values = concatenate, 0, None, None
+    def __init__(self, b: Port):
+        self.cache, self.offset = b.ConcatenatedKvCache(), 0
 
     def next_positions(self, B: int) -> list[int]:
         return [self.offset] * B
@@ -105,11 +102,8 @@ class ConcatenatingCache:
         return None if L == 1 else "causal"
 
     def update_and_fetch(self, key, value, mask_length=None, mask=None, *, positions):
-        if self.offset:
-            pairs = (self.keys, key), (self.values, value)
-            key, value = (self.concatenate(pair, 2) for pair in pairs)
-        self.keys, self.values, self.offset = key, value, self.offset + positions.shape[-1]
-        return key, value, self.offset, mask
+        self.offset += positions.shape[-1]
+        return *self.cache.append(key, value), self.offset, mask
 
 
 def show_torch(b: Port, console: Console) -> None:
@@ -118,7 +112,7 @@ def show_torch(b: Port, console: Console) -> None:
     model.layers = model.layers[:1]  # all layers ask for the same
     console.print(f"\n{TOKENS} tokens, one by one. A compiler for fixed shapes would make:\n")
     for name, caches in (
-        ("by concatenation", [ConcatenatingCache(b.backend_module.concatenate)]),
+        ("by concatenation", [ConcatenatingCache(b)]),
         ("by index", model.create_kv_cache(PROMPT + TOKENS)),
     ):
         programs, reads = signatures(b, model, caches, TOKENS)

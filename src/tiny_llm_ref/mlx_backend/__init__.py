@@ -17,6 +17,7 @@ from .attention import (
 from .basics import Embedding, PackedEmbedding, RMSNorm, embedding_of, linear, linear_layer, silu, softmax
 from .batching_kv_cache import BatchingKvCache, create_batch_cache
 from .chunked_attention_mask import chunked_attention_mask
+from .concatenated_kv_cache import ConcatenatedKvCache
 from .device_kernels import KERNELS as KERNELS  # to which it has added the sets of Days 2.4 and 2.5
 from .fill_placeholders import fill_placeholders
 from .flash_attention import (

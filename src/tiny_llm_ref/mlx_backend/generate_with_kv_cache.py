@@ -32,7 +32,7 @@ def simple_generate_with_kv_cache(
         ValueError: the prompt has no token, or `max_tokens` is not positive.
     """
     tokens = prompt_ids(tokenizer, prompt)
-    # TASK 2.1.6: Day 1.6's loop passes all tokens each time; give the model only those that are not in the caches yet.
+    # TASK 2.1.7: Day 1.6's loop passes all tokens each time; give the model only those that are not in the caches yet.
     # Release the caches on every exit: an end token, the limit, an exception, Ctrl-C.
     cache = model.create_kv_cache(max_seq_len=len(tokens) + max_tokens)
 

@@ -117,7 +117,7 @@ class TinyKvFullCache:
             raise ValueError(f"{self.offset} + {L} tokens do not fit: this cache holds {self.max_seq_len}")
         if mask is None or isinstance(mask, str):
             mask = self.make_mask(L, key.dtype)
-        # TASK 2.1.1: make room in steps, write the new tokens after the others, count them, return the filled part.
+        # TASK 2.1.2: make room in steps, write the new tokens after the others, count them, return the filled part.
         # Assigning to a slice writes in place; concatenating would copy the cache for every token.
         start, self.offset = self.offset, self.offset + L
 
@@ -140,7 +140,7 @@ class TinyKvFullCache:
         Raises:
             ValueError: n is negative, or more than the cache holds.
         """
-        # TASK 2.1.2: only the count changes. Positions after it are not returned, and are overwritten later.
+        # TASK 2.1.3: only the count changes. Positions after it are not returned, and are overwritten later.
         if not 0 <= n <= self.offset:
             raise ValueError(f"cannot rewind {n} of {self.offset} tokens")
         self.offset -= n

@@ -47,7 +47,7 @@ class Qwen3MLPWeek2:
 
     def __call__(self, x: mx.array) -> mx.array:
         """See `Qwen3MLP`: (..., E) to (..., E)."""
-        # TASK 2.1.4: as Day 1.4's MLP, but a weight multiplies itself: from Day 2.3 on it may have 4 bits.
+        # TASK 2.1.5: as Day 1.4's MLP, but a weight multiplies itself: from Day 2.3 on it may have 4 bits.
         return self.w_down(silu(self.w_gate(x)) * self.w_up(x))
 
 
@@ -94,7 +94,7 @@ class Qwen3LayerWeek2:
         Returns:
             (B, L, E).
         """
-        # TASK 2.1.3: as Day 1.3's layer, but keys and values go through the cache, and RoPE uses the step's positions.
+        # TASK 2.1.4: as Day 1.3's layer, but keys and values go through the cache, and RoPE uses the step's positions.
         # Keys are stored after the norm and RoPE, so a past key is never rotated again.
         B, L, _ = x.shape
         query = self.wq(x).reshape(B, L, -1, self.head_dim)
@@ -117,7 +117,7 @@ class Qwen3LayerWeek2:
         Returns:
             (B, L, E), the residual stream after this layer.
         """
-        # TASK 2.1.4: as Day 1.5's block: attention, then the MLP, each on a normalised copy and added to the stream.
+        # TASK 2.1.5: as Day 1.5's block: attention, then the MLP, each on a normalised copy and added to the stream.
         x = x + self.attention(self.input_layernorm(x), step, cache)
         h = self.post_attention_layernorm(x)
         return x + self.mlp(h)
@@ -211,7 +211,7 @@ class Qwen3ModelWeek2:
             ValueError: there is not one cache per layer, the offset is not the number of tokens that they hold, or
                 `logits_to_keep` is not from 0 to L. Positions in an array are not checked.
         """
-        # TASK 2.1.5: begin the step, embed, apply every layer with its own cache, the norm, the head.
+        # TASK 2.1.6: begin the step, embed, apply every layer with its own cache, the norm, the head.
         # The head is the largest product of a small model: before it, drop the tokens whose logits are not needed.
         step = self.begin(inputs, offset, cache, mask)
         x = self.embedding(inputs)

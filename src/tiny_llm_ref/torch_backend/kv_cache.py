@@ -135,7 +135,7 @@ class TinyKvFullCache:
         S, is_prompt = self.num_keys(L), self._is_prompt(L)
         if mask is None or isinstance(mask, str):
             mask = self.make_mask(L, key.dtype, positions=positions)
-        # TASK 2.1.1: make room, write the new tokens at their positions, count them, return the first S positions.
+        # TASK 2.1.2: make room, write the new tokens at their positions, count them, return the first S positions.
         # Make room for `max_seq_len` tokens once; without a limit, in steps.
         # index_copy_ takes the positions from an array; a slice would make them constants of the program.
         room = round_up(self.max_seq_len or self.offset + L)
@@ -159,7 +159,7 @@ class TinyKvFullCache:
         Raises:
             ValueError: n is negative, or more than the cache holds.
         """
-        # TASK 2.1.2: only the count changes. Positions after it are hidden by the mask and overwritten later.
+        # TASK 2.1.3: only the count changes. Positions after it are hidden by the mask and overwritten later.
         if not 0 <= n <= self.offset:
             raise ValueError(f"cannot rewind {n} of {self.offset} tokens")
         self.offset -= n
