@@ -27,7 +27,7 @@ CLOSE = r"""
 while read -r _ at _; do
     case $at in /proc*|/sys*|/dev*) ;; *) mount -o remount,bind,ro "$at" 2>/dev/null || : ;; esac
 done < /proc/self/mounts
-mount --bind "$1" "$1" && mount -o remount,bind,rw "$1" || exit 99
+mount --bind "$1" "$1" && mount -o remount,bind,rw "$1" && cd "$1" || exit 99
 [ ! -d "$2" ] || mount -t tmpfs none "$2" || exit 99
 shift 2
 exec "$@"

@@ -63,12 +63,13 @@ def hand_in(tmp_path: Path) -> Callable[..., Path]:
     def submission(top: str = "", softmax: str = "", answers: bool = True) -> Path:
         folder = tmp_path / "somebody"
         for file in reference_files():
-            write(folder / "src/tiny_llm" / file.relative_to(REFERENCE), stub_of(file))
-        reference, written = REFERENCE / FILE, folder / "src/tiny_llm" / FILE
-        if answers:
-            solved = reference.read_text(encoding="utf-8")
-            filled = fill(stub_of(reference), solved, FILE, lambda task: task.of_day == Day(1, 1))
-            write(written, top + filled.replace(ANSWER, softmax + ANSWER, 1))
+            name, text = file.relative_to(REFERENCE), stub_of(file)
+            if answers:
+                solved = file.read_text(encoding="utf-8")
+                text = fill(text, solved, name, lambda task: task.of_day == Day(1, 1))
+            if name == FILE:
+                text = top + text.replace(ANSWER, softmax + ANSWER, 1)
+            write(folder / "src/tiny_llm" / name, text)
         return folder
 
     return submission
@@ -131,7 +132,7 @@ def test_a_filled_one_has_all_points_and_a_zip_file_too(hand_in, clean, tmp_path
 def test_the_reference_cannot_be_imported(hand_in, clean, code):
     results = graded(hand_in(softmax=code), clean)
     assert rows_of(results)["1.1.1"] == (0, False)
-    assert "No module named 'tiny_llm_ref'" in first(results)
+    assert "ModuleNotFoundError: No module named 'tiny_llm_ref" in first(results)
     assert rows_of(results)["1.1.2"] == (5, True)
 
 
@@ -145,14 +146,14 @@ def test_a_loop_that_never_ends_costs_its_own_task(hand_in, clean):
 @pytest.mark.long
 def test_a_submission_that_forks_without_end_is_stopped(hand_in, clean):
     results = graded(hand_in(top=FORKS), clean)
-    assert results["points"] == 0 and first(results) == "stopped above 64 processes"
+    assert results["points"] == 0 and first(results).startswith("stopped above ")
 
 
 @pytest.mark.long
 def test_deleted_files_are_those_of_its_own_copy(hand_in, clean, tmp_path):
     canary = tmp_path / "canary"
     write(canary / "it", "sings")
-    results = graded(hand_in(top=DELETES.replace("CANARY", repr(str(canary)))), clean)
+    graded(hand_in(top=DELETES.replace("CANARY", repr(str(canary)))), clean)
     assert results["points"] == 0
     assert (canary / "it").exists() == has_namespaces()
     assert (clean.folder / "tests/test_week_1_day_1.py").exists()
