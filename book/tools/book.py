@@ -72,6 +72,8 @@ def check() -> int:
     problems += check_minutes(BOOK / "src") + check_files(BOOK / "src")
     for problem in problems:
         print(problem, file=sys.stderr)
+    if 'edit-url-template = "https://example.org/' in (BOOK / "book.toml").read_text(encoding="utf-8"):
+        print("book: its links for editing lead nowhere: give book.toml your address as edit-url-template")
     pages = len(list(SITE.rglob("*.html")))
     print(f"book: {counted(pages, 'page')}, {counted(len(problems), 'problem')}")
     return 1 if problems else 0

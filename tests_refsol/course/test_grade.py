@@ -154,7 +154,6 @@ def test_deleted_files_are_those_of_its_own_copy(hand_in, clean, tmp_path):
     canary = tmp_path / "canary"
     write(canary / "it", "sings")
     graded(hand_in(top=DELETES.replace("CANARY", repr(str(canary)))), clean)
-    assert results["points"] == 0
     assert (canary / "it").exists() == has_namespaces()
     assert (clean.folder / "tests/test_week_1_day_1.py").exists()
 
