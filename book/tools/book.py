@@ -74,7 +74,9 @@ def check() -> int:
     for problem in problems:
         print(problem, file=sys.stderr)
     if PLACEHOLDER in (BOOK / "book.toml").read_text(encoding="utf-8"):
-        print(f"book: edit links lead to {PLACEHOLDER}, where nothing is: set edit-url-template before you host it")
+        print(
+            f"book: edit links lead to {PLACEHOLDER}, where nothing is: set edit-url-template before you host it"
+        )
     pages = len(list(SITE.rglob("*.html")))
     print(f"book: {counted(pages, 'page')}, {counted(len(problems), 'problem')}")
     return 1 if problems else 0

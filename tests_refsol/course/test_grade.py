@@ -153,7 +153,8 @@ def test_a_submission_that_forks_without_end_is_stopped(hand_in, clean):
 def test_deleted_files_are_those_of_its_own_copy(hand_in, clean, tmp_path):
     canary = tmp_path / "canary"
     write(canary / "it", "sings")
-    graded(hand_in(top=DELETES.replace("CANARY", repr(str(canary)))), clean)
+    results = graded(hand_in(top=DELETES.replace("CANARY", repr(str(canary)))), clean)
+    assert results["points"] == 0
     assert (canary / "it").exists() == has_namespaces()
     assert (clean.folder / "tests/test_week_1_day_1.py").exists()
 
