@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 
 from tiny_llm_course.address import parse_day
 from tiny_llm_course.capabilities import ports_of
@@ -10,7 +11,7 @@ from tiny_llm_course.trace.text import counted
 from tiny_llm_course.tree import days
 from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_engine.machine.terminal import command
-from tiny_llm_extensions.arguments import output_argument
+from tiny_llm_extensions.arguments import output_argument, whole_number
 
 from . import stub_files
 from .stub_check import problems_of_stubs
@@ -58,6 +59,20 @@ def prefix(options: argparse.Namespace) -> None:
     sys.exit(report_prefix(console, ports_of(options.backend or "all")))
 
 
+def grade(options: argparse.Namespace) -> None:
+    from .grade.report import grade_many, grade_one
+
+    one = grade_many if options.many else grade_one
+    sys.exit(one(console, options))
+
+
+def export(options: argparse.Namespace) -> None:
+    from .export import export as copy
+
+    copy(options.folder, reference=not options.without_reference)
+    console.print(f"written: {options.folder}", markup=False)
+
+
 @command
 def main(argv: list[str] | None = None) -> None:
     top, add = parser(__doc__)
@@ -71,6 +86,21 @@ def main(argv: list[str] | None = None) -> None:
     sub.add_argument("--matrix", type=output_argument, metavar="FILE", help=text)
     add("house", house, "authors: lines of each room, the learner's share, and what a day imports")
     add("prefix", prefix, "authors: each day needs only the days before it")
+    sub = add("grade", grade, "teachers: grades what somebody hands in; docs/grading.md")
+    sub.add_argument("submission", type=Path, metavar="FOLDER|ZIP")
+    sub.add_argument("--many", action="store_true", help="every folder and zip file in this folder")
+    sub.add_argument("--week", type=int, action="append", help="only these weeks (default: all)")
+    sub.add_argument("--day", type=parse_day, action="append", help="only these days, as 2.7")
+    sub.add_argument("--seconds", type=whole_number(1), default=20, help="per test (default 20)")
+    text = "gigabytes of one process (default 4)"
+    sub.add_argument("--memory", type=whole_number(1), default=4, metavar="GB", help=text)
+    sub.add_argument("--json", type=output_argument, metavar="FILE", help="the results, as a file")
+    text = "with --many: a folder for results.csv, results.html and a JSON file each (default: grades)"
+    sub.add_argument("--output", type=Path, default=Path("grades"), metavar="FOLDER", help=text)
+    sub = add("export", export, "teachers: a copy of the course to hand out")
+    sub.add_argument("folder", type=Path)
+    text = "no solutions in it, so `skip` has nothing to fill from"
+    sub.add_argument("--without-reference", action="store_true", help=text)
     options = top.parse_args(argv)
     options.run(options)
 

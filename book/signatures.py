@@ -1,8 +1,9 @@
 """`{{#signature FILE NAME}}`: how to call a name, out of the reference and without its body; its docstring folds open.
 
-FILE is a path below `src/tiny_llm_ref`; NAME is a function, a class (with its methods) or `Class.method`, or a name in
-C++. Of a file of one port, the other port's signature is shown too if it differs: `theme/ports.js` makes tabs of the
-two. The chapters state contracts this way: they cannot drift from the code, and they cannot give a solution away.
+FILE is a path below `src/tiny_llm_ref`, or below `src/tiny_llm_stubs` in a copy without it; NAME is a function, a class
+(with its methods) or `Class.method`, or a name in C++. Of a file of one port, the other port's signature is shown too
+if it differs: `theme/ports.js` makes tabs of the two. The chapters state contracts this way: they cannot drift from the
+code, and they cannot give a solution away.
 
 `{{#have FILE NAME, FILE NAME}}` folds functions of earlier days, a line each, for who has skipped those days.
 """
@@ -14,7 +15,8 @@ import python_signatures
 from formulas import ROOT, problem
 
 PORTS = {"mlx_backend": "MLX", "torch_backend": "PyTorch"}
-SOURCE = ROOT / "src" / "tiny_llm_ref"
+REFERENCE = ROOT / "src" / "tiny_llm_ref"
+SOURCE = REFERENCE if REFERENCE.is_dir() else ROOT / "src" / "tiny_llm_stubs"
 DIRECTIVE = re.compile(r"^\{\{#signature +(?P<file>\S+) +(?P<name>[\w.]+) *\}\}", re.MULTILINE)
 HAVE = re.compile(r"^\{\{#have +(?P<names>[^}]+)\}\}", re.MULTILINE)
 HAVE_BLOCK = """<details class="have">

@@ -21,6 +21,7 @@ from .links import check_site
 from .minutes import check_minutes
 
 SITE = BOOK / "book"
+PLACEHOLDER = "https://example.org"
 ROUNDS = 5  # of a measurement, whose medians count
 
 
@@ -72,6 +73,10 @@ def check() -> int:
     problems += check_minutes(BOOK / "src") + check_files(BOOK / "src")
     for problem in problems:
         print(problem, file=sys.stderr)
+    if PLACEHOLDER in (BOOK / "book.toml").read_text(encoding="utf-8"):
+        print(
+            f"book: edit links lead to {PLACEHOLDER}, where nothing is: set edit-url-template before you host it"
+        )
     pages = len(list(SITE.rglob("*.html")))
     print(f"book: {counted(pages, 'page')}, {counted(len(problems), 'problem')}")
     return 1 if problems else 0

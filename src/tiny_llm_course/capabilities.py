@@ -22,7 +22,7 @@ from tiny_llm_engine.solutions.solution import SOLUTIONS
 
 from .address import Day, Task, task_of_label
 from .answers import port_with_answers
-from .tree import PARTS
+from .tree import ANSWERS, PARTS
 
 if TYPE_CHECKING:
     from tiny_llm_engine.chunked_prefill.model_runner import ModelRunner
@@ -216,9 +216,13 @@ def ends_at_a_blank(needs: Day, unused: Collection[Day] = ()) -> Iterator[None]:
         if found is None:
             raise
         fills, first = max(needs, found[0].of_day), _first_blank(_part_of(blank), unused)
+        reference = (
+            f"; `pdm run course skip --through {fills}` fills all that this command needs; `--solution ref` shows the "
+            "reference instead"
+        )
+        has_reference = ANSWERS.is_dir()  # a copy that a teacher hands out may be without
         sys.exit(
-            f"blank: {first or blank}. Its chapter is in `pdm run book`; `pdm run course skip "
-            f"--through {fills}` fills all that this command needs; `--solution ref` shows the reference instead"
+            f"blank: {first or blank}. Its chapter is in `pdm run book`{reference if has_reference else ''}"
         )
 
 

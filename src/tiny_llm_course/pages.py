@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tiny_llm_engine.machine.repo import BOOK
@@ -10,6 +11,7 @@ from .address import Day, Task, parse_task
 from .tree import tasks
 
 HEADING = re.compile(r"^### Task (\d+\.\d+\.\d+): ", re.MULTILINE)
+FACTS = re.compile(r'^### Task (\d+\.\d+\.\d+): (.+)\n\n<p class="task-facts">(\d+) minutes', re.MULTILINE)
 # <details class="hint"><summary>Hint: the loop</summary> … </details>
 HINT = re.compile(
     r'<details class="hint">\s*<summary>\s*Hint:\s*([^<]+?)\s*</summary>(.*?)</details>', re.DOTALL
@@ -39,6 +41,13 @@ def sittings_of(day: Day) -> list[list[Task]]:
     if len(pages) < 2:
         return [[task for task in tasks() if task.of_day == day]]
     return [tasks_on(page, day) for page in pages]
+
+
+@cache
+def titles_and_minutes(day: Day) -> dict[Task, tuple[str, int]]:
+    """The title of each task of a day, without its backquotes, and the minutes that its page gives it."""
+    found = ((parse_task(task), title, minutes) for task, title, minutes in FACTS.findall(text_of(day)))
+    return {task: (title.replace("`", ""), int(minutes)) for task, title, minutes in found}
 
 
 @dataclass(frozen=True)

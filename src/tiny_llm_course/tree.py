@@ -13,7 +13,11 @@ from .address import Day, Task
 from .cut import LANGUAGES, cut, find_exercises
 from .exercises import Exercise
 
-REFERENCE = SOURCES / "tiny_llm_ref"
+ANSWERS = SOURCES / "tiny_llm_ref"
+STUBS = SOURCES / "tiny_llm_stubs"
+# A copy that `course export --without-reference` made has untouched stubs instead of the reference. They hold every
+# task, so all that reads the reference works on them; there is only nothing to fill a blank with.
+REFERENCE = ANSWERS if ANSWERS.is_dir() else STUBS
 LEARNER = SOURCES / "tiny_llm"
 PARTS = {"mlx": "mlx_backend", "torch": "torch_backend", "serving": "serving", "native": "native"}
 MARKER = re.compile(r"^\s*(?:#|//) TASK (\d+)\.(\d+)\.(\d+): ", re.MULTILINE)  # of both languages

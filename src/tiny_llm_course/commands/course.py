@@ -18,7 +18,7 @@ from ..capabilities import learner_port, ports_of, set_learner_port
 from ..learner import missing_functions, reset, skip, states
 from ..pages import hints, pages_of
 from ..renumbered import say_renumbered
-from ..tree import parts_of, tasks
+from ..tree import ANSWERS, parts_of, tasks
 
 console = Console(highlight=False, emoji=False)  # the codes of all emoji take a while to import
 Run = Callable[[argparse.Namespace], None]
@@ -55,6 +55,8 @@ def port(options: argparse.Namespace) -> None:
 
 def do_skip(options: argparse.Namespace) -> None:
     wanted = selection(options)
+    if not ANSWERS.is_dir():
+        fail("nothing to fill from: this copy of the course was handed out without its reference solution", 1)
     written = skip(parts(options.backend), wanted)
     for path in written:
         console.print(f"filled from the reference: {path.relative_to(ROOT)}")

@@ -3,7 +3,7 @@
 import sys
 
 from tiny_llm_engine.machine.terminal import command, fail
-from tiny_llm_extensions.arguments import whole_number
+from tiny_llm_extensions.arguments import output_argument, whole_number
 
 from ..address import Day
 from ..answers import other_port
@@ -26,6 +26,8 @@ def main(argv: list[str] | None = None) -> None:
     top = parser("pdm run test", __doc__)
     top.add_argument("--all", action="store_true", help="also the tests after the first task that fails")
     top.add_argument("--time-limit", type=whole_number(1), default=LIMIT, help="seconds per test")
+    text = "the points and failures of each task; docs/grading.md explains it"
+    top.add_argument("--json", type=output_argument, metavar="FILE", help=text)
     options, rest = parse(top, argv)
     backends = ports_of(options.backend or learner_port())
     chosen = selected_days(options.week, options.day, options.task) or started(backends)
@@ -38,6 +40,7 @@ def main(argv: list[str] | None = None) -> None:
         say_renumbered(chosen[0])
     extra = ["--record", "--by-task", f"--time-limit={options.time_limit}"]
     extra += [] if options.all else ["--stop-at-task"]
+    extra += [f"--results={options.json}"] if options.json else []
     sys.exit(run("tiny_llm", backends, files_of(chosen), options, rest, extra))
 
 

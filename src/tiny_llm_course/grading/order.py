@@ -58,12 +58,13 @@ class FirstFailure:
     Args:
         stops: end the run after the first task with a failing test. The other tests of that task alone still run, and
             are counted, not shown. After a test that took too long nothing else runs: the next ones would take as long.
+            Without `stops` only the other tests of its task fail at once, for the same reason.
     """
 
     def __init__(self, stops: bool):
         self.stops = stops
         self.failed: pytest.Item | None = None
-        self.is_slow = False
+        self.slow: set[Task] = set()  # tasks with a test that took too long
         self.first: pytest.TestReport | None = None  # the failure that is shown
         self.more: set[str] = set()  # the tests of the others
 
@@ -95,18 +96,20 @@ class FirstFailure:
         report = yield
         if report.failed and not getattr(report, "blank", None) and task_of(item):
             self.failed = self.failed or item
-        self.is_slow |= call.excinfo is not None and call.excinfo.type is TestTookTooLong
+        task = task_of(item)
+        if task and call.excinfo and call.excinfo.type is TestTookTooLong:
+            self.slow.add(task)
         return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        if (task := task_of(item)) in self.slow:
+            raise TestTookTooLong(f"not run: an earlier test of task {task} took too long")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None):
         result = yield
-        if (
-            self.stops
-            and self.failed
-            and nextitem
-            and (self.is_slow or _group(nextitem) != _group(self.failed))
-        ):
+        if self.stops and self.failed and nextitem and (self.slow or _group(nextitem) != _group(self.failed)):
             task = task_of(self.failed)
             item.session.shouldfail = f"task {task} fails: later tests were not run; --all runs them too"
         return result

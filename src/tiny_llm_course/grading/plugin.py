@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from ..trace.text import counted
 from ..tree import LEARNER, parts_of, tasks_of_part
 from .ideas import idea_of
 from .order import FirstFailure, in_order_of_tasks, port_of, task_of
+from .results import ResultFile
 from .time_limit import TimeLimit
 
 # Without the last phase, which traces every line to explain a failure: it took minutes on a day of blank stubs.
@@ -60,6 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--by-task", action="store_true", help="in the order of the tasks")
     add("--stop-at-task", action="store_true", help="end after the first task that fails")
     add("--time-limit", type=float, default=0, help="seconds per test; 0 is no limit")
+    add("--results", type=Path, help="write the results of each task into this file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -68,6 +71,8 @@ def pytest_configure(config: pytest.Config) -> None:
     first = FirstFailure(config.option.stop_at_task)
     if config.option.by_task:
         config.pluginmanager.register(first, "tiny-llm-first-failure")
+    if config.option.results:
+        config.pluginmanager.register(ResultFile(config.option.results), "tiny-llm-results")
     if config.option.time_limit:
         limit = TimeLimit(config.option.time_limit, first.last_lines)
         config.pluginmanager.register(limit, "tiny-llm-time-limit")

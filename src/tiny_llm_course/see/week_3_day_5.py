@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tiny_llm_engine.solutions.port import Port
+from tiny_llm_engine.solutions.solution import ANY
 from tiny_llm_engine.solutions.solution_types import ServingPackage
 from tiny_llm_extensions.loading import load_network
 from tiny_llm_extensions.profiling.step_timer import StepTimer, fit_line
@@ -122,7 +123,7 @@ def _columns(head: str, sizes: Sequence[int]) -> Table:
 
 def _step_times(s: ServingPackage, b: Port) -> dict[tuple[int, int], float]:
     """Seconds of a prompt of each size, and of as many decodes: {(tokens, decodes): seconds}."""
-    port = Port("tiny_llm_ref", b.name, b.device)
+    port = Port(ANY, b.name, b.device)
     network, _ = load_network(port, MODEL, "week3")
     timer = StepTimer(s, port.packed_runner(network, 1, BLOCK), BLOCK, CONTEXT)
     return {(size, decodes): timer.seconds(size, decodes) for size in SIZES for decodes in (0, size)}

@@ -11,6 +11,8 @@ from ..machine.installation import require_backend
 from ..machine.repo import IN_CHECKOUT, SOURCES, read_source
 from .solution_types import ServingPackage
 
+# Whose code measures where any will do: a copy that a teacher hands out may be without the reference.
+ANY = "tiny_llm_ref" if (SOURCES / "tiny_llm_ref").is_dir() else "tiny_llm"
 SOLUTIONS = {"tiny_llm": "tiny_llm", "ref": "tiny_llm_ref", "tiny_llm_ref": "tiny_llm_ref"}
 
 
@@ -60,6 +62,10 @@ def _checked(name: str) -> ModuleType:
     """
     solution, _, package = name.partition(".")
     _refuse_a_learners_outside_a_checkout(solution)
+    if not (SOURCES / solution).is_dir():
+        raise SystemExit(
+            f"this copy has no {solution}: it was handed out without; --solution tiny_llm runs your own code"
+        )
     if solution == "tiny_llm":
         _check_packages("native", "serving", package)
     module = _imported(name)
