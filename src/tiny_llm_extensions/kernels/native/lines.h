@@ -29,6 +29,13 @@ typedef uint32_t Words __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t Shorts __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t Halves __attribute__((vector_size(2 * WIDTH)));
 
+// 32 columns of a packed row of x, in one line of the cache: a matrix unit reads two where they lie across its end.
+struct alignas(64) Columns {
+  int16_t numbers[32];
+
+  static int64_t count(int64_t numbers) { return (numbers + 31) / 32; }
+};
+
 // A vector at any address, of whatever type is there. Through memcpy, GCC would keep lines in memory.
 template <typename Vector, typename Number>
 static inline Vector vector_at(const Number* from) {
