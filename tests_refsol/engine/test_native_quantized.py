@@ -271,11 +271,18 @@ def test_each_kind_of_matrix_is_measured_once(port, measured):
 def test_doctor_says_what_was_chosen(monkeypatch, port, measured, forget):
     assert quantized_choice.report(port, 4).startswith("4 bits: int16 activations; GB/s of weights at 1, 4")
     assert quantized_choice.report(port, 8).startswith("8 bits: float activations; GB/s")
+    assert "; GOP/s at 128 rows: usual " in quantized_choice.report(port, 4)
     monkeypatch.setenv("TINY_LLM_NATIVE", "0")
     forget()
     assert quantized_choice.report(port, 4) == (
         "4 bits: float activations (the kernel does not run here: TINY_LLM_NATIVE is 0)"
     )
+
+
+def test_arithmetic_is_two_operations_per_number_and_row():
+    """1 ns for a byte, which has two 4-bit numbers: by 128 rows they are 512 operations."""
+    words = quantized_choice.arithmetic_in_words({"int16": {128: 1e-9}}, 4, peak=2e12)
+    assert words == "GOP/s at 128 rows: int16 512; registers give int16 2,000"
 
 
 DECISIONS = [

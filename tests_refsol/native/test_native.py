@@ -7,6 +7,7 @@ import select
 import shlex
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,16 @@ from hypothesis import HealthCheck, example, settings
 from hypothesis import given as each
 from hypothesis import strategies as st
 
+from tiny_llm_engine.backends.samples import seconds_of
 from tiny_llm_engine.machine.repo import SOURCES
 from tiny_llm_engine.machine.user_cache import with_checksum
-from tiny_llm_extensions.kernels.native import NativeKernels, attention, between_products, library
+from tiny_llm_extensions.kernels.native import (
+    NativeKernels,
+    attention,
+    between_products,
+    library,
+    peak_products,
+)
 from tiny_llm_extensions.kernels.native import quantized_product as packing
 from tiny_llm_extensions.kernels.native.attention import KeptArray
 from tiny_llm_extensions.kernels.native.compile_errors import readable
@@ -67,6 +75,7 @@ def forget():
     tiles_of.cache_clear()
     between_products._kernel.cache_clear()
     attention.prompt_kernel.cache_clear()
+    peak_products._kernel.cache_clear()
 
 
 def bf16(array):
@@ -231,6 +240,15 @@ def test_numbers_of_words_are_those_of_day_2_2(rng):
         shifts = np.arange(0, 32, bits, dtype=np.uint32)
         words = (numbers.reshape(3, -1, 32 // bits) << shifts).sum(-1).astype(np.uint32)
         np.testing.assert_array_equal(packing.numbers_of(words, bits), numbers)
+
+
+def test_products_in_registers_are_not_left_out(path):
+    """Sixteen times the rounds take longer than four times: the compiler knows no result before."""
+    run, few = peak_products._kernel(), 2**16
+    assert run(few, 2) == 2 * run(few, 1)
+    fast, slow = (min(seconds_of(partial(run, rounds, 1), 9)) for rounds in (few, 16 * few))
+    assert slow > 4 * fast
+    assert peak_products.peak_products() > 1e9
 
 
 # Attention.

@@ -10,7 +10,10 @@ from typing import Any
 from tiny_llm_engine.solutions.port import Port
 
 from ..given import given_of
+from ..kernels.native.kernel import available_threads
+from ..kernels.native.peak_products import peak_products
 from .product_choice import (
+    MIX,
     SHAPE,
     USUAL,
     Seconds,
@@ -104,7 +107,21 @@ def report(port: Port, bits: int) -> str:
     if problem := kernel_problem(port):
         return f"{bits} bits: float activations ({problem})"
     chosen = rounds_activations(port, None, bits) or FLOAT
-    return f"{bits} bits: {chosen} activations; {speeds_in_words(measured_seconds(port, bits))}"
+    seconds = measured_seconds(port, bits)
+    peak = peak_products(available_threads())
+    return f"{bits} bits: {chosen} activations; {speeds_in_words(seconds)}; {arithmetic_in_words(seconds, bits, peak)}"
+
+
+def arithmetic_in_words(seconds: Seconds, bits: int, peak: float) -> str:
+    """How fast each way computes many rows.
+
+    Args:
+        peak: operations per second of int16's instructions, on numbers in registers.
+    """
+    rows = max(MIX)
+    operations = 2 * rows * 8 / bits  # for each byte of weights
+    speeds = ", ".join(f"{name} {1e-9 * operations / each[rows]:,.0f}" for name, each in seconds.items())
+    return f"GOP/s at {rows} rows: {speeds}; registers give int16 {1e-9 * peak:,.0f}"
 
 
 def measured_seconds(port: Port, bits: int) -> Seconds:

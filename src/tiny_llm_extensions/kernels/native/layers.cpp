@@ -350,7 +350,7 @@ static int compute(const Step& s, float eps, float scale, int threads) {
   const int64_t rows = std::max(s.rows, s.num_samples);
   const std::unique_ptr<Number[]> numbers(new Number[rows * (most + widest + heads)]);
   const std::unique_ptr<Number[]> packed(new Number[2 * s.num_text_slots * s.kv_heads * s.head_size]);
-  const std::unique_ptr<int16_t[]> rounded(new int16_t[tiles::Tiles{rows}.packed(most)]);
+  const std::unique_ptr<Columns[]> rounded(new Columns[Columns::count(tiles::Tiles{rows}.packed(most))]);
   const std::unique_ptr<float[]> scales(new float[tiles::Tiles{rows}.numbers(2 * most / 32)]);
   Number *filled = numbers.get(), *wide = filled + rows * most, *query = wide + rows * widest;
   Meeting meeting;

@@ -29,6 +29,29 @@ typedef uint32_t Words __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t Shorts __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t Halves __attribute__((vector_size(2 * WIDTH)));
 
+#ifdef MATRIX_UNIT
+// The eight tiles of a matrix unit, of 16 rows of 64 bytes, while a thread has them.
+struct MatrixUnit {
+  MatrixUnit() {
+    // Static: GCC believes that the instruction reads 8 bytes, and leaves out what a variable of the stack has beside them.
+    static const struct {
+      uint8_t palette = 1, start = 0, reserved[14] = {};
+      uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    } sizes;
+    _tile_loadconfig(&sizes);
+  }
+  ~MatrixUnit() { _tile_release(); }
+};
+#endif
+
+// 32 columns of a packed row of x, in one line of the cache: a matrix unit reads two where they lie across its end.
+struct alignas(64) Columns {
+  int16_t numbers[32];
+
+  static int64_t count(int64_t numbers) { return (numbers + 31) / 32; }
+};
+
 // A vector at any address, of whatever type is there. Through memcpy, GCC would keep lines in memory.
 template <typename Vector, typename Number>
 static inline Vector vector_at(const Number* from) {

@@ -100,19 +100,6 @@ static void unpack(const QuantizedProduct& p, Where&&... where) {
   unpack<BITS, float>(p, where...);
 }
 
-// The unit's tiles, while a thread has them: 0 and 1 are rows of x, 2 and 3 blocks of W, and 4 to 7 sums.
-struct MatrixUnit {
-  MatrixUnit() {
-    struct {
-      uint8_t palette = 1, start = 0, reserved[14] = {};
-      uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } sizes;
-    _tile_loadconfig(&sizes);
-  }
-  ~MatrixUnit() { _tile_release(); }
-};
-
 // Sums of 32 rows by two blocks: the tiles 4 to 7.
 struct Sums {
   alignas(64) float of[2][BLOCKS][16][LINE];
@@ -199,7 +186,7 @@ static void multiply_piece(const QuantizedProduct& p, const Piece& piece) {
   const int64_t steps = (piece.rows + STEP - 1) / STEP;
   Sums sums[MOST_ROWS / STEP];
   memset(sums, 0, sizeof *sums * steps);
-  const MatrixUnit unit;
+  const MatrixUnit unit;  // the tiles 0 and 1 are rows of x, 2 and 3 blocks of W, and 4 to 7 sums
   p.bits > 0 ? multiply_packed(p, piece, steps, sums) : multiply_plain(p, piece, steps, sums);
   for (int64_t r = 0; r < piece.rows; r++)
     for (int b = 0; b < piece.blocks; b++)

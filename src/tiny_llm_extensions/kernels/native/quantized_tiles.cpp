@@ -23,7 +23,7 @@ extern "C" int multiply_many(const void* x, const uint8_t* w, const void* consta
                              int64_t rows, int64_t outputs, int64_t columns, int group, int bits, int is_bf16,
                              int type_of_constants, int x_bits, int threads) {
   const tiles::Tiles tiles{rows};
-  const std::unique_ptr<int16_t[]> rounded(new int16_t[tiles.packed(columns)]);
+  const std::unique_ptr<Columns[]> rounded(new Columns[Columns::count(tiles.packed(columns))]);
   const std::unique_ptr<float[]> scales(new float[tiles.numbers(columns / group)]), sums(new float[tiles.numbers(columns / group)]);
   const quantized::QuantizedProduct p{x, w, constants, bias, y, rounded.get(), scales.get(), sums.get(), rows, outputs,
                                       columns, group, bits, type_of_constants, x_bits, bool(is_bf16)};
