@@ -29,7 +29,7 @@ class PlainOptions:
             is the budget of the step.
         max_num_seqs: requests that run at the same time.
         max_model_len: tokens of a prompt and its answer; the model's own limit when None.
-        block_size: tokens of a KV block.
+        block_size: tokens of a KV block. `LLM` has 256 by default on CUDA.
         num_blocks: KV blocks. None is enough for `max_num_seqs` requests of `max_model_len` tokens.
         enable_prefix_caching: whether requests share the blocks of equal beginnings.
         seed: the seed of requests that bring none of their own.

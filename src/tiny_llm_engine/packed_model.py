@@ -48,6 +48,30 @@ READS = 2 + len(FlatBlocks._fields)  # arrays of a `PastReads`
 
 
 @dataclass(frozen=True)
+class Texts:
+    """The texts of R requests, for a kernel that reads pages by a block table; lists, or arrays made of them.
+
+    Args:
+        row_starts: (R + 1,) first row of each request, and T.
+        key_starts: (R + 1,) sums of `lengths`, from 0 on.
+        lengths: (R,) tokens of each text, those of this step included.
+        tables: (R, P) the blocks of each text in its order, then the pad block.
+    """
+
+    row_starts: Any
+    key_starts: Any
+    lengths: Any
+    tables: Any
+
+    def map(self, convert: Callable[[list], Any]) -> "Texts":
+        """The same with every list converted."""
+        return Texts(*map(convert, vars(self).values()))
+
+
+TEXTS = len(Texts.__dataclass_fields__)
+
+
+@dataclass(frozen=True)
 class PackedInputs:
     """A packed batch as a model takes it: lists of integers, or arrays made of them.
 
@@ -60,6 +84,7 @@ class PackedInputs:
         window_decodes: the same in layers with a sliding window; None if the model has no such layers.
         lone_prompt: (1,) the rows of a prompt that has no past and is alone in its step; None in other steps, and
             where no kernel asks for it.
+        texts: what such a kernel reads instead of `chunks` and the reads of decodes; None without one.
     """
 
     token_ids: Any
@@ -71,14 +96,14 @@ class PackedInputs:
     decodes: PastReads | None
     window_decodes: PastReads | None = None
     lone_prompt: Any = None
+    texts: Texts | None = None
 
     def map(self, convert: Callable[[list], Any]) -> "PackedInputs":
         """The same with every list converted, for example to arrays of a device."""
 
         def one(part):
-            return (
-                None if part is None else part.map(convert) if isinstance(part, PastReads) else convert(part)
-            )
+            is_record = isinstance(part, PastReads | Texts)
+            return None if part is None else part.map(convert) if is_record else convert(part)
 
         return PackedInputs(**{name: one(part) for name, part in vars(self).items()})
 
@@ -87,14 +112,15 @@ class PackedInputs:
         flat = [self.token_ids, self.positions, self.slots, self.segments, self.sample_rows]
         for reads in (self.chunks, self.decodes, self.window_decodes):
             flat += [None] * READS if reads is None else [reads.rows, reads.groups, *reads.blocks]
-        return [*flat, self.lone_prompt]
+        texts = [None] * TEXTS if self.texts is None else vars(self.texts).values()
+        return [*flat, *texts, self.lone_prompt]
 
     @classmethod
     def of(cls, flat: Sequence[Any]) -> "PackedInputs":
         """The inputs that `flatten` has made this list of."""
-        own = flat[:5]
-        reads = [reads_of(flat[start : start + READS]) for start in range(5, len(flat) - 1, READS)]
-        return cls(*own, *reads, lone_prompt=flat[-1])
+        own, texts, lone_prompt = flat[:5], flat[-1 - TEXTS : -1], flat[-1]
+        reads = [reads_of(flat[start : start + READS]) for start in range(5, len(flat) - 1 - TEXTS, READS)]
+        return cls(*own, *reads, lone_prompt, None if texts[0] is None else Texts(*texts))
 
 
 def reads_of(flat: Sequence[Any]) -> PastReads | None:

@@ -77,6 +77,7 @@ class PackedRunner:
         before: called with each batch before it is computed.
         bucket_of: the bucket that a batch is padded to; None pads nothing.
         pad: pads the inputs of a batch to its bucket.
+        lists: the inputs of a batch, padded to its bucket, as lists.
         forward_of: computes the logits of inputs that have the shapes of a bucket.
         logits: computes those of a batch.
         buckets: what `bucket_of` chooses from, for those who ask.
@@ -111,6 +112,7 @@ class PackedRunner:
         self.before: list[Callable[[PackedBatch], object]] = []
         self.bucket_of: Callable[[PackedBatch], Bucket | None] = lambda batch: None
         self.pad: Callable[[PackedInputs, Bucket | None], PackedInputs] = lambda inputs, bucket: inputs
+        self.lists: Callable[[PackedBatch, Bucket | None], PackedInputs] = self._lists
         self.forward_of: Callable[[Bucket | None], Forward] = lambda bucket: self.plain_forward
         self.logits: Callable[[PackedBatch, Bucket | None], Array | None] = self._logits
 
@@ -151,9 +153,12 @@ class PackedRunner:
             hook(batch)
 
     def _inputs(self, batch: PackedBatch, bucket: Bucket | None) -> PackedInputs:
-        window, sizes = self.model.config.sliding_window, (self.block_size, self.num_blocks)
-        inputs = self.pad(inputs_of(batch, *sizes, window, self._flat_blocks), bucket)
+        inputs = self.lists(batch, bucket)
         return inputs if self._takes_lists else inputs.map(self._array)
+
+    def _lists(self, batch: PackedBatch, bucket: Bucket | None) -> PackedInputs:
+        window, sizes = self.model.config.sliding_window, (self.block_size, self.num_blocks)
+        return self.pad(inputs_of(batch, *sizes, window, self._flat_blocks), bucket)
 
     @property
     def _takes_lists(self) -> bool:

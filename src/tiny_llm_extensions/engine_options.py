@@ -12,6 +12,7 @@ from tiny_llm_engine.solutions.solution_types import ServingPackage
 from .drafts.speculative_config import SpeculativeConfig
 
 KV_CACHE_DTYPES = "auto", "int8", "fp8_e4m3"
+NVIDIA_BLOCK = 256  # tokens: a block is a page of torch's kernel on CUDA, which takes multiples of it
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,19 @@ class EngineOptions(PlainOptions):
     def has_stages(self) -> bool:
         """Whether ranks share the layers, and not every matrix."""
         return self.pipeline_parallel_size > 1
+
+
+def options_on(device: str, given: Mapping[str, Any]) -> EngineOptions:
+    """The options of an engine on a device; `block_size` has another default on CUDA.
+
+    Args:
+        given: fields of `EngineOptions`.
+
+    Raises:
+        ValueError: as `EngineOptions`.
+    """
+    usual = {"block_size": NVIDIA_BLOCK} if device == "cuda" else {}
+    return EngineOptions(**{**usual, **given})
 
 
 def check_policy(names: ServingPackage, policy: str) -> None:

@@ -47,6 +47,10 @@ class Given:
         """See `packed_kernels.use_packed_kernels`."""
         self._packed.use_packed_kernels(self.solution, model)
 
+    def why_no_texts(self, model: Any) -> str | None:
+        """See `packed_kernels.why_no_texts` of the torch port."""
+        return self._packed.why_no_texts(model)
+
     def use_products(self, model: Any, layout: str | None = None, plain: Sequence[str] | None = None) -> None:
         """See `products.use_products`."""
         self._products.use_products(self.solution, model, layout, plain)

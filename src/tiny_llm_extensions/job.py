@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .engine_options import EngineOptions
+from .engine_options import EngineOptions, options_on
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Job:
         model: a shipped name, a folder, a GGUF file or a hub id.
         quantization: see `LLM`.
         load_options: further fields of `Loading`.
-        engine_options: the fields of `EngineOptions`.
+        engine_options: fields of `EngineOptions`, those that were given.
         random_weights: if not empty, weights are random; "config" and "layers" say in which shape.
     """
 
@@ -31,7 +31,7 @@ class Job:
 
     @property
     def options(self) -> EngineOptions:
-        return EngineOptions(**self.engine_options)
+        return options_on(self.device, self.engine_options)
 
     def message(self) -> dict[str, Any]:
         """All of it as an object of JSON."""

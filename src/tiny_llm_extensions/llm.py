@@ -4,7 +4,7 @@ A solution's package exports it: `from tiny_llm_ref import LLM, SamplingParams`.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from os import PathLike
 from typing import Any
 
@@ -14,7 +14,7 @@ from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution_types import Network
 
 from .cold_blocks.cold_store import model_name
-from .engine_options import EngineOptions, check_policy
+from .engine_options import EngineOptions, check_policy, options_on
 from .job import Job
 from .load_job import config_of, draft_network_of, network_of, port_of
 from .open_engine import open_engine
@@ -70,12 +70,14 @@ class LLM(PlainLLM):
         **options: Any,
     ):
         # Checked before anything is loaded.
-        checked = EngineOptions(**without_vllms(model, options))
+        options = without_vllms(model, options)
+        checked = asdict(EngineOptions(**options))
         check_quantization("quantization", quantization)
         check_quantization("head_quantization", head_quantization)
         given = {**(load_options or {}), "head_quantization": head_quantization}
         where = solution, chosen_backend(backend), device, plain_dtype(dtype)
-        self.engine = open_job(Job(*where, str(model), quantization, given, asdict(checked)))
+        chosen = {name: checked[name] for name in options}
+        self.engine = open_job(Job(*where, str(model), quantization, given, chosen))
 
     @classmethod
     def of_job(cls, job: Job, tokenizer: Any = None) -> "LLM":
@@ -103,7 +105,7 @@ class LLM(PlainLLM):
     ) -> "LLM":
         """An `LLM` of a model that is loaded already, as is the draft model of `speculative_config`, if any."""
         made = cls.__new__(cls)
-        checked = EngineOptions(**options)
+        checked = options_on(port.device, options)
         made.engine = open_engine(port, network, tokenizer, checked, draft_network=draft_network)
         return made
 
@@ -118,7 +120,9 @@ def open_job(job: Job, tokenizer: Any = None) -> LLMEngine:
         RankError: a rank cannot start.
         As `LLM`.
     """
-    port, options = port_of(job), job.options
+    port = port_of(job)
+    job = replace(job, device=port.device)  # "auto" is chosen now, and the default of an option depends on it
+    options = job.options
     check_policy(port.serving, options.policy)
     if options.num_ranks > 1:  # checked before any process is started
         config = config_of(job)

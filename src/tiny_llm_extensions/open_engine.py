@@ -17,6 +17,7 @@ from .given import given_of
 from .grammars.grammar import Grammars
 from .graphs.step_shapes import StepShapes
 from .growing_pool import GrowingPool, typical_blocks
+from .nvidia.text_steps import attention_in_words, why_no_texts
 from .parallel.other_ranks import OtherRanks
 from .planning import Planning
 from .profiling.attention_choice import has_chunk_kernel
@@ -60,7 +61,8 @@ def open_engine(
     limits = limits_of(options, names, network.config)
     products = put_fast_paths(port, network, options, ranks)
     num_blocks = measured_num_blocks(port, names, network, options, limits, ranks)
-    shapes = StepShapes(port, names, options, limits, num_blocks)
+    no_texts = why_no_texts(port, network, options)
+    shapes = StepShapes(port, names, options, limits, num_blocks, has_texts=no_texts is None)
     start = time.perf_counter()
     ranks.make_pools(num_blocks)
     grows = may_grow(options, shapes, ranks)
@@ -78,6 +80,8 @@ def open_engine(
         port, tokenizer, options, limits, runner, planning.loop, products, setup_seconds, clock
     )
     engine.extensions |= {"shapes": shapes, "ranks": ranks}
+    if port.device == "cuda":
+        engine.extensions["attention"] = attention_in_words(no_texts)
     put_grammars_on(engine)
     if growing is not None:
         engine.extensions["growing"] = growing

@@ -7,6 +7,8 @@ of Gaudi's plug-in and from PyTorch's documents. PyTorch only: MLX has no such g
 """
 
 from collections.abc import Callable
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -46,6 +48,46 @@ class RecordedGraph(TorchDispatchMode):
             result = operation(*args, **kwargs)
             for array, new in zip(made, arrays_of(result) if made else [], strict=True):
                 array.copy_(new)
+
+
+class FakeCuda:
+    """`torch.cuda` as far as a capture needs it, with graphs that are recorded on the CPU."""
+
+    def __init__(self):
+        self.memory: list = []
+
+    class CUDAGraph:
+        def __init__(self):
+            self.recorded = RecordedGraph()
+
+        def replay(self):
+            self.recorded.replay()
+
+        def pool(self):
+            return "pool"
+
+    @contextmanager
+    def graph(self, graph, pool=None):
+        self.memory.append(pool)
+        with graph.recorded:
+            yield
+
+    def current_stream(self):
+        return SimpleNamespace(wait_stream=lambda other: None)
+
+    Stream = current_stream
+
+    @contextmanager
+    def stream(self, stream):
+        yield
+
+    @classmethod
+    def put_on(cls, monkeypatch) -> "FakeCuda":
+        """Takes the place of `torch.cuda` for a test."""
+        fake = cls()
+        for name in ("CUDAGraph", "graph", "current_stream", "stream", "Stream"):
+            monkeypatch.setattr(torch.cuda, name, getattr(fake, name))
+        return fake
 
 
 class ReplayEmulator:

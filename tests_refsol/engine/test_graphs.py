@@ -2,7 +2,6 @@
 
 import importlib
 import weakref
-from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from support.replay_emulator import RecordedGraph
+from support.replay_emulator import FakeCuda
 from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.machine.repo import MODELS
 from tiny_llm_engine.models.weights.random_weights import RandomCheckpoint, shape
@@ -134,7 +133,7 @@ def test_flat_inputs_are_the_inputs_again(context):
     inputs = inputs_of(mixed_batch(5, context), PAGE, BLOCKS, 4, flat_blocks)
     flat = inputs.flatten()
     assert PackedInputs.of(flat) == inputs
-    assert len(flat) == 27 and all(part is None or isinstance(part, list) for part in flat)
+    assert len(flat) == 31 and all(part is None or isinstance(part, list) for part in flat)
 
 
 # ---- parts of layers
@@ -332,44 +331,9 @@ def test_other_parts_of_the_tool_chain_are_named_as_well(monkeypatch, tmp_path, 
 # ---- a whole step
 
 
-class FakeCuda:
-    """`torch.cuda` as far as a capture needs it, with graphs that are recorded on the CPU."""
-
-    def __init__(self):
-        self.memory: list = []
-
-    class CUDAGraph:
-        def __init__(self):
-            self.recorded = RecordedGraph()
-
-        def replay(self):
-            self.recorded.replay()
-
-        def pool(self):
-            return "pool"
-
-    @contextmanager
-    def graph(self, graph, pool=None):
-        self.memory.append(pool)
-        with graph.recorded:
-            yield
-
-    def current_stream(self):
-        return SimpleNamespace(wait_stream=lambda other: None)
-
-    Stream = current_stream
-
-    @contextmanager
-    def stream(self, stream):
-        yield
-
-
 @pytest.fixture
 def cuda(monkeypatch):
-    fake = FakeCuda()
-    for name in ("CUDAGraph", "graph", "current_stream", "stream", "Stream"):
-        monkeypatch.setattr(torch.cuda, name, getattr(fake, name))
-    return fake
+    return FakeCuda.put_on(monkeypatch)
 
 
 def test_cuda_graphs_replay_the_step_and_share_their_memory(torch_port, cuda):

@@ -114,6 +114,8 @@ def make_llm(options: argparse.Namespace, engine: dict[str, object]) -> LLM:
         print(f"no kernels in C++, so steps take up to several times as long: {why}", file=sys.stderr)
     if (growing := llm.engine.extensions.get("growing")) is not None:
         print(growing.in_words(), flush=True)
+    if (attention := llm.engine.extensions.get("attention")) is not None:
+        print(f"attention: {attention}", flush=True)
     return llm
 
 

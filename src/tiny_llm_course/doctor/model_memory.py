@@ -10,7 +10,7 @@ from tiny_llm_extensions.llm import LLM
 
 
 def report(model: str, backend: str) -> list[str]:
-    """The memory of an engine with default options, a line for each part, in MB.
+    """The memory of an engine with default options, a line for each part, in MB; on CUDA also its attention.
 
     Raises:
         As `LLM`.
@@ -19,16 +19,17 @@ def report(model: str, backend: str) -> list[str]:
     before = resident_bytes()
     with LLM(model, backend=backend) as llm:
         sizes = {"Python and libraries": before, **parts_of(llm.engine), "resident in all": resident_bytes()}
-        growing = llm.engine.extensions.get("growing")
+        growing, attention = map(llm.engine.extensions.get, ("growing", "attention"))
         about = {
             "KV pool": growing.in_words() if growing else "",
             "output head": "nothing if it is the embedding",
         }
-    return [
+    lines = [
         f"{name:22}{size / 1e6:9,.1f} MB  {about.get(name, '')}".rstrip()
         for name, size in sizes.items()
         if size is not None
     ]
+    return lines if attention is None else [*lines, f"{'attention':22}{attention}"]
 
 
 def parts_of(engine: LLMEngine) -> dict[str, int]:

@@ -12,6 +12,7 @@ from tiny_llm_extensions.drafts.speculative_config import SpeculativeConfig
 
 from ..engine_options import EngineOptions
 from ..graphs.step_shapes import StepShapes
+from ..nvidia.text_steps import why_no_texts
 from .draft_model import DraftModel
 from .proposals import Proposals
 from .row_costs import measured_row_costs
@@ -75,7 +76,8 @@ def draft_model(
             f"{target.vocab_size:,}: give a model with the same tokenizer"
         )
     limits = replace(limits, max_model_len=min(limits.max_model_len, network.config.context))
-    shapes = StepShapes(port, port.serving, options, limits, target.num_blocks)
+    has_texts = why_no_texts(port, network, options) is None
+    shapes = StepShapes(port, port.serving, options, limits, target.num_blocks, has_texts=has_texts)
     runner = shapes.new_runner(network)
     if shapes.is_compiled:
         shapes.warm_up(runner)

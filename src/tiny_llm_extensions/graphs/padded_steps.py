@@ -80,5 +80,5 @@ def warm_up_on(
 ) -> None:
     """Run these batches once as they are, for an engine without buckets."""
     for done, batch in enumerate(batches, start=1):
-        runner.compute(batch, None)
+        runner.compute(batch, runner.bucket_of(batch))
         on_progress(done, len(batches))

@@ -1,6 +1,7 @@
 """The shapes that the steps of an engine can have: what is padded and compiled, and the warm-up before any request."""
 
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 from tiny_llm_engine.arrays.windows import inner_layer
@@ -14,6 +15,7 @@ from tiny_llm_engine.solutions.solution_types import Bucket, Buckets, Network, P
 from ..engine_options import EngineOptions
 from ..gaudi.lone_prompts import buckets_of_lone_prompts
 from ..given import given_of
+from ..nvidia.text_steps import decode_sizes, put_texts_on
 from ..parallel.other_ranks import OtherRanks
 from ..runners import packed_runner
 from .pad_batch import pad_batch
@@ -53,7 +55,7 @@ def keep_compiled(port: Port) -> None:
 
 
 def shapes_without_buckets(
-    names: ServingPackage, most: int, max_num_seqs: int, longest: int, pad_block: int, block_size: int
+    names: ServingPackage, most: int, decodes: Iterable[int], longest: int, pad_block: int, block_size: int
 ) -> list[PackedBatch]:
     """Batches that warm up graphs for any number of rows: one row, several, and as many as a step has.
 
@@ -63,16 +65,16 @@ def shapes_without_buckets(
     Args:
         names: of the solution's `serving`.
         most: tokens of a step.
-        max_num_seqs: requests of a step.
+        decodes: requests of each step of decodes.
         longest: tokens of a prompt, at most: a position beyond them is in no table.
     """
     # Three keys with the row itself: a compiler takes a size of 1 for a constant.
-    decodes = [[(1, min(2, longest - 1))] * count for count in {1, min(2, max_num_seqs)}]
+    lone = [[(1, min(2, longest - 1))] * count for count in decodes]
     chunks = [
         [(min(longest, count - start), 0) for start in range(0, count, longest)]
         for count in {min(2, most), most}
     ]
-    return [pad_batch(names, pad_block, block_size, requests) for requests in decodes + chunks]
+    return [pad_batch(names, pad_block, block_size, requests) for requests in lone + chunks]
 
 
 # On an HPU, the largest step that is captured as a whole: its rows, and the slots of the pages that its chunks read.
@@ -86,21 +88,31 @@ class StepShapes:
 
     Args:
         names: the module `serving` of the solution.
+        has_texts: whether attention reads block tables, see `why_no_texts`: then only steps of decodes are padded.
 
     Raises:
         ValueError: the model should be compiled, which this machine cannot do.
     """
 
     def __init__(
-        self, port: Port, names: ServingPackage, options: EngineOptions, limits: EngineLimits, num_blocks: int
+        self,
+        port: Port,
+        names: ServingPackage,
+        options: EngineOptions,
+        limits: EngineLimits,
+        num_blocks: int,
+        *,
+        has_texts: bool = False,
     ):
         self.port, self.names, self.options, self.limits = port, names, options, limits
-        self.num_blocks = num_blocks
+        self.num_blocks, self.has_texts = num_blocks, has_texts
         self.is_compiled = will_compile(port, options.enforce_eager)
         self.buckets = self._make_buckets()
 
     def _make_buckets(self) -> Buckets | None:
         """The shapes of all steps; None when nothing is padded."""
+        if self.has_texts:
+            return None
         options, limits = self.options, self.limits
         fixed = given_of(self.port).fixed_sizes(self.port.device) if self.is_compiled else ("pages",)
         strategy = options.bucketing_strategy or ("exponential" if "tokens" in fixed else None)
@@ -129,12 +141,12 @@ class StepShapes:
         capture: dict[str, Any] = {name: getattr(self.options, name) for name in names}
         if self.is_compiled:
             keep_compiled(self.port)
-            where = self.port.device, FREE_SHAPES if self.buckets is None else self.num_shapes
+            where = self.port.device, max(FREE_SHAPES, self.num_shapes)
             network = given_of(self.port).compile_model(network, *where)
             # A graph cannot contain what the host reads.
             if all(getattr(inner_layer(each).mlp, "reads_no_count", True) for each in network.layers):
                 capture["capture"] = lambda forward: given_of(self.port).capture_step(forward, *where)
-                capture["is_captured"] = self.is_captured
+                capture["is_captured"] = self.is_padded if self.has_texts else self.is_captured
         runner = packed_runner(
             self.port,
             network,
@@ -146,7 +158,13 @@ class StepShapes:
             **capture,
         )
         runner.max_model_len = self.limits.max_model_len
+        if self.has_texts:
+            put_texts_on(runner, self.names, self.options.max_num_seqs)
         return runner
+
+    def is_padded(self, bucket: Bucket | None) -> bool:
+        """Whether a step has one of the few shapes of decodes."""
+        return bucket is not None
 
     def is_captured(self, bucket: Bucket | None) -> bool:
         """Whether steps of a bucket are captured as a whole, where the device captures steps."""
@@ -181,7 +199,9 @@ class StepShapes:
 
     def _free_shapes(self) -> list[PackedBatch]:
         options, limits = self.options, self.limits
-        sizes = limits.max_num_batched_tokens, options.max_num_seqs, limits.max_model_len
+        seqs, longest = options.max_num_seqs, limits.max_model_len
+        decodes = decode_sizes(seqs) if self.has_texts else {1, min(2, seqs)}
+        sizes = limits.max_num_batched_tokens, decodes, longest
         return shapes_without_buckets(self.names, *sizes, self.num_blocks, options.block_size)
 
     @property

@@ -19,6 +19,7 @@ from ..given import given_of
 from ..graphs.step_shapes import StepShapes
 from ..job import Job
 from ..load_job import network_of, port_of
+from ..nvidia.text_steps import why_no_texts
 from .channel import Channel, step_of
 from .groups import Group
 from .link_speed import run_sums
@@ -89,7 +90,9 @@ def runner_of(port: Port, network: Network, job: Job, num_blocks: int, is_profil
         kind = options.kv_cache_dtype
         return port.packed_runner(network, num_blocks, options.block_size, kv_cache_dtype=kind)
     limits = limits_of(options, port.serving, network.config)
-    return StepShapes(port, port.serving, options, limits, num_blocks).new_runner(network)
+    has_texts = why_no_texts(port, network, options) is None
+    shapes = StepShapes(port, port.serving, options, limits, num_blocks, has_texts=has_texts)
+    return shapes.new_runner(network)
 
 
 def follow(channel: Channel, group: Group | None = None) -> int:

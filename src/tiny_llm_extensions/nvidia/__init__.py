@@ -1,0 +1,1 @@
+"""What runs on an NVIDIA GPU in few kernels: attention over pages, joined products, graphs of decodes."""
