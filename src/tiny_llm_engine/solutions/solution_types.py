@@ -117,6 +117,7 @@ if TYPE_CHECKING:
         """
 
         from tiny_llm_ref.torch_backend import (
+            ConcatenatedKvCache,
             QuantizedWeights,
             Qwen3MLP,
             Qwen3ModelWeek1,
