@@ -28,9 +28,7 @@ class Given:
 
         graphs, processes = part("graphs", "graphs"), part("parallel", "process_group")
         native, self._quantized = part("kernels", "native"), part("kernels", "native_quantized")
-        self._packed, self._pages, self._products = (
-            part("kernels", name) for name in ("packed_kernels", "page_attention", "products")
-        )
+        self._packed, self._products = (part("kernels", name) for name in ("packed_kernels", "products"))
         self._graphs, self._native = graphs, native
         self.solution = solution
         self.kernels: NativeKernels = solution.NATIVE
@@ -55,9 +53,9 @@ class Given:
         """See `products.use_products`."""
         self._products.use_products(self.solution, model, layout, plain)
 
-    def use_native_layers(self, model: Any, chunk_kernel: bool = True) -> None:
+    def use_native_layers(self, model: Any) -> None:
         """See `products.use_native_layers`."""
-        self._products.use_native_layers(self.solution, model, chunk_kernel)
+        self._products.use_native_layers(self.solution, model)
 
     def product_ways(self) -> dict[str, Any]:
         """See `products.product_ways`."""
@@ -66,10 +64,6 @@ class Given:
     def quantized_ways(self) -> dict[str, Any]:
         """See `products.quantized_ways`."""
         return self._products.quantized_ways(self.solution)
-
-    def chunk_ways(self) -> dict[str, Callable[..., Array]]:
-        """See `page_attention.chunk_ways`."""
-        return self._pages.chunk_ways(self.kernels.decode_attention)
 
     def compile_model(self, model: Any, device: str, num_buckets: int) -> Any:
         """See `graphs.compile_model`."""
@@ -85,7 +79,8 @@ class Given:
 
     def decode_runs(self, texts: dict[int, list[tuple[int, int]]], slots: Array) -> Any:
         """See `native.page_reads.decode_runs`."""
-        return self._pages.decode_runs(texts, slots, self.kernels.decode_attention)
+        decode_runs = import_module(".kernels.native.page_reads", __package__).decode_runs
+        return decode_runs(texts, slots, self.kernels.decode_attention)
 
 
 def given_of(port: Port) -> Given:

@@ -20,7 +20,6 @@ from .growing_pool import GrowingPool, typical_blocks
 from .nvidia.text_steps import attention_in_words, why_no_texts
 from .parallel.other_ranks import OtherRanks
 from .planning import Planning
-from .profiling.attention_choice import has_chunk_kernel
 from .profiling.engine_profiling import block_bytes_of, measured_num_blocks, measured_profile
 from .profiling.product_choice import choose_products
 
@@ -136,7 +135,7 @@ def put_fast_paths(port: Port, network: Network, options: EngineOptions, ranks: 
     # Several ranks share the cores, so that what one of them measures says little.
     wanted = options.cpu_products if ranks.size == 1 else "usual"
     products = choose_products(port, network, wanted, options.enforce_eager is False)
-    given_of(port).use_native_layers(network, has_chunk_kernel(port, wanted))
+    given_of(port).use_native_layers(network)
     return products
 
 

@@ -9,17 +9,16 @@ from tiny_llm_course.tree import reference_files
 from tiny_llm_engine.machine.repo import SOURCES
 
 # Of the given code: hpu.py holds every call into Intel's plug-in; attention on a Gaudi and on a CPU is cut for the
-# kernels that there are, and MLX's in pages hands NumPy's buffers from kernel to kernel. Pages in eight bits have the
-# methods of their port's arrays. Only torch has several products on a CPU, an int4 kernel with its own layout,
-# layers that call our own kernels between their products, and operators of our own for a compiler.
+# kernels that there are. Pages in eight bits have the methods of their port's arrays. Only torch has several products
+# on a CPU, an int4 kernel with its own layout, and operators of our own for a compiler.
 WITHOUT_TWIN = """
-    between_products cpu_attention cpu_products expert_weights fused hpu hpu_attention hpu_mixture hpu_quantized
-    hpu_self_check int4 large_pages native_layer operators page_attention quantized_pages solution
+    cpu_attention cpu_products expert_weights fused hpu hpu_attention hpu_mixture hpu_quantized hpu_self_check int4
+    large_pages operators quantized_pages solution
 """
 INIT = "tiny_llm_ref/__init__.py"
 # Functions that other files of the same port use, and the other port has no need of.
-ONE_PORTS = {"attend_slots", "evaluates_tiles", "has_kernels", "has_onednn", "kept_array", "kept_arrays"}
-ONE_PORTS |= {"matrices_of", "mlx_array", "static_mixture"}
+ONE_PORTS = {"evaluates_tiles", "has_kernels", "has_onednn", "kept_array", "matrices_of", "mlx_array"}
+ONE_PORTS |= {"static_mixture", "torch_array"}
 SPELLINGS = [
     (r"mx\.array", "Array"),
     (r"torch\.Tensor", "Array"),

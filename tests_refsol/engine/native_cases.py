@@ -26,15 +26,12 @@ KERNELS = ("product", "quantized_product", "decode_attention")
 NAMES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "embed")
 
 
-def native_model(
-    port: Port, kinds: str = KINDS["plain"], rounds: str = "int8", chunk_kernel: bool = True, **sizes: Any
-) -> Any:
+def native_model(port: Port, kinds: str = KINDS["plain"], rounds: str = "int8", **sizes: Any) -> Any:
     """A model whose matrices have these kinds, with the kernels' layers on it.
 
     Args:
         kinds: one of `KINDS`.
         rounds: what activations are rounded to for quantised matrices.
-        chunk_kernel: see `use_native_layers`.
         sizes: of the model, instead of `SIZES` and `HEADS`.
     """
     case = small_model(3, **SIZES | HEADS | sizes)
@@ -47,7 +44,7 @@ def native_model(
     model = port.Qwen3ModelWeek3(Checkpoint(case.config, weights), attention="device")
     given_of(port).use_packed_kernels(model)
     given_of(port).use_products(model, "native")
-    given_of(port).use_native_layers(model, chunk_kernel)
+    given_of(port).use_native_layers(model)
     return model
 
 

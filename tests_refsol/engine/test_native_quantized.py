@@ -40,15 +40,6 @@ def native(port):
     return importlib.import_module(f"tiny_llm_extensions.kernels.{port.name}.native_quantized")
 
 
-@pytest.fixture
-def is_native(port):
-    """Whether a layer is computed by kernels alone; MLX has no such layers."""
-    if port.name == "mlx":
-        return lambda layer: False
-    kind = importlib.import_module(f"tiny_llm_extensions.kernels.{port.name}.native_layer").NativeLayer
-    return lambda layer: isinstance(layer, kind)
-
-
 def quantized(port, rng, rows=48, columns=256, group_size=64, bits=4, dtype="bfloat16"):
     return port.quantize_matrix(port.array(rng.normal(size=(rows, columns)), dtype), group_size, bits)
 
@@ -345,10 +336,10 @@ LARGEST_ERROR = 0.05
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("tied", "head_dim"), [(True, 16), (False, 32)])
-def test_logits_differ_by_the_rounding_alone(port, is_native, rng, bits, dtype, tied, head_dim):
+def test_logits_differ_by_the_rounding_alone(port, rng, bits, dtype, tied, head_dim):
     """Chunks, whole prompts and decodes, with every matrix quantised, table and head too; nothing is held twice.
 
-    Heads of 32 numbers are long enough for native layers.
+    Heads of 32 numbers are long enough for a step in one call.
     """
     port = Port("tiny_llm_ref", port.name, "cpu", dtype)
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": head_dim}
@@ -364,10 +355,7 @@ def test_logits_differ_by_the_rounding_alone(port, is_native, rng, bits, dtype, 
         models.append(port.Qwen3ModelWeek3(Checkpoint(case.config, weights), attention="device"))
         given_of(port).use_packed_kernels(models[-1])
         given_of(port).use_native_layers(models[-1])
-    expected = port.name == "torch" and head_dim == 32
-    assert [is_native(model.layers[0]) for model in models] == [False, expected]
-    if head_dim == 32:
-        assert models[1].packed_mask is not models[0].packed_mask, "the rounded model attends in its pages"
+    assert ["compute" in vars(model) for model in models] == [False, head_dim == 32]
     held = [w for name, w in weights.items() if len(plain[name].shape) == 2]
     assert {type(w).__name__ for w in held} == {"NativeQuantizedMatrix"}
     assert 0 < relative_error(port, rng, models) < LARGEST_ERROR
@@ -385,34 +373,8 @@ def relative_error(port, rng, models):
 TORCH = [pytest.param("torch", marks=pytest.mark.port("torch"))]
 
 
-# The kinds of queries, keys and values by their bits; h has float16 scales, and p is plain float32.
-JOINED = [("444", 1), ("448", 2), ("484", 3), ("4h4", 3), ("pp4", 2), ("888", 1)]
-
-
-@pytest.mark.parametrize("port", TORCH, indirect=True)
-@pytest.mark.parametrize(("kinds", "products"), JOINED)
-def test_a_layer_joins_neighbours_of_one_kind(port, native, rng, kinds, products):
-    layers = importlib.import_module("tiny_llm_extensions.kernels.torch.native_layer")
-
-    def weight(kind, rows):
-        if kind == "p":
-            return given_of(port).native_matrix(port.array(rng.normal(size=(rows, 256))))
-        if kind == "h":
-            return given_of(port).native_quantized(in_float16(port, rng, rows, 256, 4, "float32")[0])
-        return given_of(port).native_quantized(quantized(port, rng, rows, bits=int(kind)))
-
-    weights = [weight(kind, rows) for kind, rows in zip(kinds, (48, 16, 32), strict=True)]
-    weights[1] = port.linear_layer(weights[1], port.array(rng.normal(size=16)))
-    x = port.array(rng.normal(size=(5, 256)))
-    expected = [port.numpy(w(x)) for w in weights]
-    joined = layers._joined(*weights)
-    assert len(joined) == products
-    found = port.numpy(layers._product(x, joined))
-    assert_close(found, np.concatenate(expected, axis=-1), atol=1e-4, idea="one by one")
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_model_may_have_4_and_8_bits(port, is_native, rng, dtype):
+def test_a_model_may_have_4_and_8_bits(port, rng, dtype):
     """By tensor: the logits are those of the same products one by one."""
     port = Port("tiny_llm_ref", port.name, "cpu", dtype)
     case = small_model(3, hidden_size=64, intermediate_size=128, head_dim=32)
@@ -427,19 +389,19 @@ def test_a_model_may_have_4_and_8_bits(port, is_native, rng, dtype):
     for model in models:
         given_of(port).use_packed_kernels(model)
     given_of(port).use_native_layers(models[1])
-    assert [is_native(model.layers[0]) for model in models] == [False, port.name == "torch"]
+    assert ["compute" in vars(model) for model in models] == [False, True]
     # An activation halfway between two bytes may become either.
     assert relative_error(port, rng, models) < LARGEST_ERROR
 
 
 @pytest.mark.parametrize("quantization", ["4bit", "8bit"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_shipped_model_answers_the_same(port, is_native, quantization, dtype):
+def test_the_shipped_model_answers_the_same(port, quantization, dtype):
     answers = []
     for activations in ("float", "int8"):
         options = {"activations": activations, "dtype": dtype, "num_blocks": 4}
         with LLM(backend=port.name, device="cpu", quantization=quantization, **options) as llm:
-            assert is_native(llm.engine.network.layers[0]) == (port.name == "torch" and activations == "int8")
+            assert ("compute" in vars(llm.engine.network)) is (activations == "int8")
             [output] = llm.chat([{"role": "user", "content": "What is a KV cache?"}], use_tqdm=False)
         answers.append(output.outputs[0].text)
     assert answers[0] == answers[1] != ""

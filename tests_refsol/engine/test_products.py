@@ -13,7 +13,6 @@ import torch
 
 from support.packed import PackedServing
 from support.ranks import logits_of_two_steps
-from tests_refsol.engine.native_cases import FAMILIES
 from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_engine.arrays.layers import DenseLinear
 from tiny_llm_engine.machine.repo import MODELS
@@ -21,10 +20,8 @@ from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.engine_options import EngineOptions
 from tiny_llm_extensions.given import given_of
 from tiny_llm_extensions.kernels.native.kernel import ProductKernel
-from tiny_llm_extensions.kernels.torch import native_layer
 from tiny_llm_extensions.llm import LLM
-from tiny_llm_extensions.profiling import attention_choice, product_choice
-from tiny_llm_extensions.profiling.attention_choice import has_chunk_kernel
+from tiny_llm_extensions.profiling import product_choice
 from tiny_llm_extensions.profiling.product_choice import choice_of, choose_products, measured_seconds
 
 NEEDS_ONEDNN = pytest.mark.tool("onednn")  # only tests that pack a weight
@@ -288,44 +285,6 @@ def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, port, tmp_path)
 # The attention of chunks.
 
 
-@NEEDS_KERNEL
-@pytest.mark.port("torch")
-@pytest.mark.parametrize("past", [0, 50])
-def test_both_ways_of_a_chunk_compute_the_same(port, rng, past):
-    rows, heads, kv_heads, size = 7, 4, 2, 32
-    pages = [port.array(rng.normal(size=(4, 16, kv_heads, size)), "bfloat16") for _ in range(2)]
-    slots = rng.permutation(64)[: past + rows]
-    own = [
-        port.array(port.numpy(each).reshape(64, kv_heads, size)[slots[past:]], "bfloat16") for each in pages
-    ]
-    query = port.array(rng.normal(size=(rows, heads, size)), "bfloat16")
-    usual, native = (
-        port.numpy(way(query, *own, *pages, port.array(slots), 0.2))
-        for way in given_of(port).chunk_ways().values()
-    )
-    np.testing.assert_allclose(native, usual, atol=0.03)
-
-
-@pytest.mark.port("torch")
-@pytest.mark.parametrize(("faster", "expected"), [("native", True), ("usual", False)])
-def test_chunks_attend_by_what_was_faster(monkeypatch, port, cache, faster, expected):
-    """Measured once; a file of products is another file."""
-    calls, ways = [], {"usual": None, "native": None}
-    seconds = {name: {128: 2.0, 1024: 2.0 - (name == faster)} for name in ways}
-    monkeypatch.setattr(given_of(port), "chunk_ways", lambda: ways)
-    monkeypatch.setattr(attention_choice, "measure", lambda port: calls.append(port) or seconds)
-    assert [has_chunk_kernel(port) for _ in range(2)] == 2 * [expected] and len(calls) == 1
-    assert has_chunk_kernel(port, "usual") and len(calls) == 1
-
-
-@NEEDS_KERNEL
-@pytest.mark.port("torch")
-def test_attention_is_measured_for_a_short_and_a_long_text(monkeypatch, port):
-    monkeypatch.setattr(attention_choice, "SIZE", 32)
-    found = attention_choice.measure(port)
-    assert {name: list(each) for name, each in found.items()} == {"usual": [128, 1024], "native": [128, 1024]}
-
-
 # The engine.
 
 CASE = small_model(
@@ -354,14 +313,14 @@ def matrices_of(network):
     return [attrgetter(name)(layer) for layer in layers for name in names]
 
 
-def plain_and_native(port, products, dtype="bfloat16", chunk_kernel=True, **sizes):
+def plain_and_native(port, products, dtype="bfloat16", **sizes):
     """The same small model twice, the second one with native weights."""
     checkpoint = random_checkpoint(port, small_model(3, **sizes), dtype)
     plain, native = (port.Qwen3ModelWeek3(checkpoint, attention="device") for _ in range(2))
     for model in (plain, native):
         given_of(port).use_packed_kernels(model)
     given_of(port).use_products(native, "native", ("matrix",) * 4)
-    given_of(port).use_native_layers(native, chunk_kernel)
+    given_of(port).use_native_layers(native)
     return plain, native
 
 
@@ -392,41 +351,7 @@ def test_native_weights_compute_the_same(port, products, rng, dtype, tied):
     held = [*matrices_of(native), native.embedding.weight, native.w_lm_head]
     assert {type(each) for each in held} == {products.NativeMatrix}
     assert (native.w_lm_head is native.embedding.weight) is tied, "a tied head is the table"
-    assert native.packed_mask is not plain.packed_mask, "decodes are gathered"
     assert_same_logits(port, rng, plain, native, dtype)
-
-
-# Sizes that a native layer can compute; Qwen2 has biases and no norms of heads.
-NATIVE_SIZES = {"head_dim": 32, "intermediate_size": 48}
-
-
-@NEEDS_KERNEL
-@pytest.mark.parametrize("dtype", [on("torch", "bfloat16"), on("mlx", "bfloat16"), on("mlx", "float32")])
-def test_attention_in_pages_keeps_to_a_window(port, products, rng, dtype):
-    plain, native = plain_and_native(port, products, dtype, head_dim=16, **FAMILIES["windowed"])
-    assert native.packed_mask is not plain.packed_mask
-    assert_same_logits(port, rng, plain, native, dtype)
-
-
-@NEEDS_KERNEL
-@pytest.mark.port("torch")
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("compiled", "chunk_kernel"), [(False, True), (True, True), (False, False)])
-def test_native_layers_compute_the_same(port, products, rng, monkeypatch, family, compiled, chunk_kernel):
-    """Few products of joined matrices, which the layer itself holds no more; there is nothing to compile."""
-    sizes = NATIVE_SIZES | FAMILIES[family]
-    plain, native = plain_and_native(port, products, chunk_kernel=chunk_kernel, **sizes)
-    for layer in native.layers:
-        layer = getattr(layer, "layer", layer)
-        assert type(layer) is native_layer.NativeLayer and len(layer.w_in) == 1
-    if compiled:
-        monkeypatch.setattr(torch, "compile", lambda part, **options: refuse)
-        native = given_of(port).compile_model(native, "cpu", 3)
-    assert_same_logits(port, rng, plain, native)
-
-
-def refuse(*arguments):
-    pytest.fail("a compiled part is called")
 
 
 @NEEDS_KERNEL
@@ -454,14 +379,6 @@ def test_mlx_compiles_no_layer_with_a_kernel(port, products):
     assert compiled.layers[0] is not plain.layers[0]
     given_of(port).use_products(plain, "native")
     assert given_of(port).compile_model(plain, "cpu", 1).layers == plain.layers
-
-
-@pytest.mark.parametrize("attention", [on("torch", "device"), on("mlx", "device")])
-def test_a_head_size_that_the_kernel_has_not_is_gathered(port, products, attention):
-    network = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), attention=attention)
-    usual = network.packed_mask
-    given_of(port).use_products(network, "native", ("matrix",) * 4)
-    assert network.packed_mask is usual, "heads of 8 numbers are no whole line"
 
 
 @pytest.mark.port("torch")

@@ -19,13 +19,7 @@ from hypothesis import strategies as st
 from tiny_llm_engine.backends.samples import seconds_of
 from tiny_llm_engine.machine.repo import SOURCES
 from tiny_llm_engine.machine.user_cache import with_checksum
-from tiny_llm_extensions.kernels.native import (
-    NativeKernels,
-    attention,
-    between_products,
-    library,
-    peak_products,
-)
+from tiny_llm_extensions.kernels.native import NativeKernels, attention, library, peak_products
 from tiny_llm_extensions.kernels.native import quantized_product as packing
 from tiny_llm_extensions.kernels.native.attention import KeptArray
 from tiny_llm_extensions.kernels.native.compile_errors import readable
@@ -73,7 +67,6 @@ def forget():
         for name in ("_functions", "_unit", "multiply_addresses", "multiply_many"):
             vars(kernel).pop(name, None)
     tiles_of.cache_clear()
-    between_products._kernel.cache_clear()
     attention.prompt_kernel.cache_clear()
     peak_products._kernel.cache_clear()
 
@@ -336,68 +329,6 @@ def assert_chunk_is_numpys(rng, dtype, rows, past, window, heads, kv_heads, size
 # Between the products.
 
 
-def between(rng, dtype, *shape):
-    """Random numbers as a kernel sees them, and in float64."""
-    array, wide = given(rng.normal(size=shape), dtype)
-    return of_numpy(array, dtype), wide
-
-
-def empty(dtype, *shape):
-    array = np.full(shape, 7, np.uint16 if dtype == "bfloat16" else np.float32)
-    return of_numpy(array, dtype), array
-
-
-def assert_rounded(found, expected, dtype):
-    """Sums are float32, and a result is rounded once."""
-    rtol, atol = (2**-8, 1e-5) if dtype == "bfloat16" else (1e-5, 1e-6)
-    np.testing.assert_allclose(numbers_of(found), expected, rtol=rtol, atol=atol)
-
-
-def normalized(x, weight, eps):
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize(("rows", "size"), [(1, 16), (3, 70), (2, 5)])
-def test_a_norm_is_numpys(path, rng, dtype, rows, size):
-    (x, wide_x), (weight, wide_weight) = between(rng, dtype, rows, size), between(rng, dtype, size)
-    y, found = empty(dtype, rows, size)
-    between_products.normalize(x, weight, y, 0.1, threads=2)
-    assert_rounded(found, normalized(wide_x, wide_weight, 0.1), dtype)
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("has_norms", [True, False])
-def test_heads_are_normalised_and_turned_as_numpy_does(path, rng, dtype, has_norms):
-    """Tables may be longer than half a head; the values are copied."""
-    rows, heads, kv_heads, size = 3, 4, 2, 64
-    x, wide_x = between(rng, dtype, rows, (heads + 2 * kv_heads) * size)
-    norms = [between(rng, dtype, size) if has_norms else (None, None) for _ in range(2)]
-    (cosines, cos), (sines, sin) = (between(rng, "float32", rows, size) for _ in range(2))
-    outs = [empty(dtype, rows, count, size) for count in (heads, kv_heads, kv_heads)]
-    between_products.split_heads(
-        x, norms[0][0], norms[1][0], cosines, sines, *(out for out, _ in outs), 0.1, threads=2
-    )
-    parts = np.split(wide_x.reshape(rows, -1, size), [heads, heads + kv_heads], axis=1)
-    half, cos, sin = size // 2, cos[:, None, : size // 2], sin[:, None, : size // 2]
-    for (_, found), part, (_, weight) in zip(outs, parts, norms, strict=False):
-        part = part if weight is None else normalized(part, weight, 0.1)
-        a, b = part[..., :half], part[..., half:]
-        assert_rounded(found, np.concatenate([a * cos - b * sin, b * cos + a * sin], -1), dtype)
-    np.testing.assert_array_equal(numbers_of(outs[2][1]), parts[2])
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_a_gate_is_numpys_for_numbers_of_any_size(path, rng, dtype):
-    rows, size = 3, 37
-    plain = rng.normal(size=(rows, 2 * size)) * np.array([[1], [30], [1e4]])
-    array, wide = given(plain, dtype)
-    y, found = empty(dtype, rows, size)
-    between_products.gate(of_numpy(array, dtype), y, threads=2)
-    gates, ups = wide[:, :size], wide[:, size:]
-    assert_rounded(found, gates * ups / (1 + np.exp(-np.clip(gates, -700, None))), dtype)
-
-
 # What is wrong is an error before the call.
 
 
@@ -428,12 +359,6 @@ def test_wrong_arguments_are_refused():
     pool = KeptArray(pool)
     with pytest.raises(ValueError, match=r"slots is \(2,\) int64, and must be \(3,\) int64"):
         attention.attend_prompt(long, pool, pool, of_numpy(np.zeros(2, np.int64)), long, 1.0)
-    with pytest.raises(ValueError, match="heads of 24 numbers with 24 angles"):
-        between_products.split_heads(x, None, None, query, query, *[query] * 3, 0.1)
-    with pytest.raises(ValueError, match=r"weight is \(16,\) float32, and must be \(8,\) float32"):
-        between_products.normalize(x, of_numpy(np.zeros(16, np.float32)), x, 0.1)
-    with pytest.raises(ValueError, match=r"x is \(2, 8\) float32, and must be \(2, 32\)"):
-        between_products.gate(x, y)
 
 
 # The library.

@@ -56,22 +56,6 @@ def test_rows_are_those_of_the_matrix(port, native, rng, dtype):
     np.testing.assert_array_equal(port.numpy(packed.rows(port.array(ids))), w[ids])
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_matrices_are_joined(port, native, rng, dtype):
-    (first, a), (second, b) = (plain(port, native, rng, O, 6, dtype) for O in (16, 48))
-    x = port.array(rng.normal(size=(3, 6)), dtype)
-    both = native.NativeMatrix.joined([a, b])
-    assert both.shape == (64, 6) and both.nbytes == a.nbytes + b.nbytes
-    close(port, both(x), port.numpy(x).astype(float) @ np.concatenate([first, second]).T)
-
-
-def test_what_cannot_be_joined_is_refused(port, native, rng):
-    _, a = plain(port, native, rng, 16, 6, "float32")
-    for other in [(17, 6, "float32"), (16, 8, "float32"), (16, 6, "bfloat16")]:
-        with pytest.raises(ValueError, match="cannot be joined"):
-            native.NativeMatrix.joined([a, plain(port, native, rng, *other)[1]])
-
-
 def test_a_trace_is_refused(port, native, rng):
     """`mx.compile` knows shapes and no numbers; an answer from an empty array would be wrong in silence."""
     _, packed = plain(port, native, rng, 16, 6, "float32")

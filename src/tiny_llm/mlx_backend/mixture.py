@@ -10,8 +10,6 @@ import mlx.core as mx
 
 from tiny_llm_engine.arrays.layers import ExpertMatrices, Linear
 from tiny_llm_engine.models.layer_weights import ModelShape
-from tiny_llm_extensions.kernels.kernel_matrix import is_native
-from tiny_llm_extensions.kernels.mlx.between_products import gated
 from tiny_llm_extensions.kernels.mlx.expert_weights import Experts, QuantizedExperts, on_cpu, reads_no_count
 from tiny_llm_extensions.parallel.groups import Group
 
@@ -111,10 +109,7 @@ class MixtureOfExperts:
 
     def compute(self, rows: mx.array, counts: mx.array) -> mx.array:
         """The same by the experts of this process."""
-        gate_up = grouped_matmul(rows, self.w_gate_up, counts)
-        if isinstance(self.w_down, ExpertMatrices) and is_native(self.w_down[0]):
-            return grouped_matmul(gated(gate_up), self.w_down, counts)
-        gate, up = mx.split(gate_up, 2, axis=-1)
+        gate, up = mx.split(grouped_matmul(rows, self.w_gate_up, counts), 2, axis=-1)
         return grouped_matmul(silu(gate) * up, self.w_down, counts)
 
 

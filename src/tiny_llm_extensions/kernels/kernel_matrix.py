@@ -1,14 +1,13 @@
 """Matrices packed for the kernels of Day 4.1 as layers that multiply by them: what plain and quantised ones share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from tiny_llm_engine.arrays.layers import Array, matrix_and_bias
 
-Matrix = TypeVar("Matrix", bound="KernelMatrix")
 LINE = 16  # outputs of a block
+NO_MATRIX = [0] * 9  # a `Matrix` of `layers.cpp`
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,38 +30,8 @@ class KernelMatrix(ABC):
     def __call__(self, x: Array, bias: Array | None = None) -> Array:
         """x @ Wᵀ + bias: (..., I) and (O,) or None to (..., O), in x's type."""
 
-    @staticmethod
-    @abstractmethod
-    def _concatenated(arrays: list[Any]) -> Array:
-        """The rows of several arrays as one array, computed now."""
-
-    @classmethod
-    def joined(cls: type[Matrix], matrices: Sequence[Matrix]) -> Matrix:
-        """One matrix with the outputs of several, one after the other.
-
-        Raises:
-            ValueError: they differ in columns or types, or a number of outputs is not a multiple of 16.
-        """
-        first = matrices[0]
-        for matrix in matrices:
-            if matrix.kind != first.kind or matrix.shape[0] % LINE:
-                raise ValueError(
-                    f"{matrix} and {first} cannot be joined: they need the same columns, types, bits and groups, "
-                    f"and a multiple of {LINE} outputs"
-                )
-        whole = {
-            part: cls._concatenated([getattr(matrix, part) for matrix in matrices]) for part in cls.parts
-        }
-        outputs = sum(matrix.shape[0] for matrix in matrices)
-        return replace(first, shape=(outputs, first.shape[1]), **whole)
-
     def __repr__(self) -> str:
         return f"{self.shape} {self.dtype}"
-
-    @property
-    def kind(self) -> tuple[Any, ...]:
-        """What matrices that are joined have in common."""
-        return self.shape[1], self.dtype
 
     @property
     def dtype(self) -> Any:
@@ -72,6 +41,19 @@ class KernelMatrix(ABC):
     @property
     def nbytes(self) -> int:
         return sum(getattr(self, part).nbytes for part in self.parts)
+
+    def fields(self, bias: int | None) -> list[int]:
+        """A `Matrix` of `layers.cpp`.
+
+        Args:
+            bias: the address of (O,), float32; or None.
+        """
+        return [self._array.address, 0, bias or 0, *self.shape, 0, 0, 0, 0]
+
+    @property
+    @abstractmethod
+    def _array(self) -> Any:
+        """The lines as the kernel sees them, a `NativeArray`."""
 
     def rows(self, ids: Array) -> Array:
         """Some rows of the matrix: (...) integers to (..., I)."""

@@ -45,10 +45,9 @@ class QuantizedMatrix(KernelMatrix):
         scales = f"groups of {self.group_size}, scales in {self.constants.dtype}"
         return f"{super().__repr__()} in {self.bits} bits, {scales}"
 
-    @property
-    def kind(self) -> tuple[Any, ...]:
-        """What matrices that are joined have in common."""
-        return *super().kind, self.group_size, self.bits, self.constants.dtype, self.x_bits
+    def fields(self, bias: int | None) -> list[int]:
+        """See `KernelMatrix`."""
+        return self._packed.fields(bias)
 
     @property
     def dtype(self) -> Any:

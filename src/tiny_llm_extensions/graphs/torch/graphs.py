@@ -31,7 +31,6 @@ from tiny_llm_engine.arrays.torch import hpu
 from tiny_llm_engine.arrays.windows import changed_layer, inner_layer
 
 from ...kernels.torch.cpu_attention import attend_decodes_in_place, attend_packed
-from ...kernels.torch.native_layer import NativeLayer
 from ...kernels.torch.products import use_products
 from ...kernels.torch.solution import TorchSolution
 
@@ -85,6 +84,8 @@ def compile_model(solution: TorchSolution, model: Any, device: str, num_buckets:
     kind = device.partition(":")[0]
     if kind == "hpu" and hpu.detect().lazy:
         return model  # lazy mode has no torch.compile: `capture_step` captures the whole step
+    if "compute" in vars(model):
+        return model  # a step is one call already: there is nothing to fuse
     _allow_graphs(num_buckets)
     if kind == "cpu":
         use_products(solution, model)
@@ -109,8 +110,6 @@ def _compiled_parts(layer_class: type, kind: str) -> dict[str, Callable]:
 
 def _parts_of(layer: Any, kind: str) -> tuple[str, ...]:
     """The names of these parts. Without the MLP where a mixture reads how many rows each expert has."""
-    if isinstance(layer, NativeLayer):
-        return ()  # those are kernels: there is nothing to fuse
     return PARTS[kind] if getattr(layer.mlp, "reads_no_count", True) else ("project_in",)
 
 

@@ -14,9 +14,9 @@ from itertools import chain
 import mlx.core as mx
 
 from tiny_llm_engine.arrays.mlx.quantized_pages import QuantizedPages
-from tiny_llm_engine.packed_model import PackedInputs
+from tiny_llm_engine.packed_model import PackedInputs, PastReads
 
-from .page_attention import past_slots, rows_of_requests
+from ..native.page_reads import rows_of_requests
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def step_reads(inputs: PackedInputs, page_size: int, window: int | None = None) 
     past = past_slots(inputs.chunks, page_size)
     past |= past_slots(inputs.decodes if window is None else inputs.window_decodes, page_size)
     own, chunks, texts = inputs.slots.tolist(), [], {}
-    for start, stop in rows_of_requests(inputs):
+    for start, stop in rows_of_requests(inputs.segments):
         slots = past.get(start)
         if stop - start == 1 and slots is not None:
             texts[start] = slots + own[start:stop]
@@ -78,6 +78,21 @@ def step_reads(inputs: PackedInputs, page_size: int, window: int | None = None) 
             chunks.append(ChunkReads(slice(start, stop), read, mask))
     groups = _similar_lengths(texts)
     return StepReads(chunks, [_one_call(rows, texts) for rows in groups], _order(chunks, groups))
+
+
+def past_slots(past: PastReads | None, page_size: int) -> dict[int, list[int]]:
+    """For each request with a past its slots, in the order of its text, by the first of its rows."""
+    if past is None:
+        return {}
+    slots: dict[int, list[int]] = defaultdict(list)
+    pages = past.blocks
+    listed = pages.block_list, pages.block_groups, pages.block_starts, pages.block_usage
+    for block, group, start, stop in zip(*(part.tolist() for part in listed), strict=True):
+        slots[group].extend(range(block * page_size + start, block * page_size + stop))
+    groups, rows = past.groups.tolist(), past.rows.tolist()
+    first = dict(zip(reversed(groups), reversed(rows), strict=True))
+    # Rows and groups of padding, see `padding.py`, read nothing.
+    return {row: slots[group] for group, row in first.items() if slots.get(group)}
 
 
 def _own_mask(positions: mx.array, past: int, window: int | None) -> mx.array | None:

@@ -4,7 +4,9 @@ A kernel reads numbers, so its arguments are computed before the call, and `mx.c
 an array of NumPy, which MLX copies: for the rows of a decode this takes 1 µs, and a new array of MLX would take 13.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import mlx.core as mx
 
@@ -12,7 +14,18 @@ from tiny_llm_engine.arrays.mlx.quantized_pages import QuantizedPages
 
 from ..kernel_matrix import KernelMatrix
 from ..native.attention import KeptArray
-from ..native.kernel import NativeArray, ProductKernel, empty, of_buffer, pack, rows_of, shared, threads_for
+from ..native.kernel import (
+    NativeArray,
+    PortArrays,
+    ProductKernel,
+    available_threads,
+    empty,
+    of_buffer,
+    pack,
+    rows_of,
+    shared,
+    threads_for,
+)
 from ..native.page_reads import DecodeRuns
 
 TYPES = {"bfloat16": mx.bfloat16, "float32": mx.float32}
@@ -27,9 +40,21 @@ def native_array(array: mx.array) -> NativeArray:
         return of_buffer(mx.contiguous(array), NAMES[array.dtype])
 
 
-def mlx_array(rows: NativeArray, *shape: int) -> mx.array:
-    """A copy of rows (R, O) that a kernel has written: an array (..., O)."""
-    return mx.array(rows.owner.reshape(*shape, rows.shape[1])).view(TYPES[rows.dtype])
+def mlx_array(numbers: NativeArray) -> mx.array:
+    """A copy of an array of NumPy that a kernel has written."""
+    return mx.array(numbers.owner).view(TYPES[numbers.dtype])
+
+
+def addresses_of(pool: Any) -> Sequence[int]:
+    """Where the arrays of a pool are, computed: asked once for as long as only kernels write to them."""
+    if not pool.known_addresses:
+        pool.materialize()
+        # Arrays are not kept: a write would copy one that is held elsewhere.
+        pool.known_addresses = [native_array(part).address for part in pool.arrays]
+    return pool.known_addresses
+
+
+ARRAYS = PortArrays(NAMES, native_array, mx.array, mlx_array, addresses_of, available_threads)
 
 
 class NativeMatrix(KernelMatrix):
@@ -42,12 +67,6 @@ class NativeMatrix(KernelMatrix):
         lines = mx.array(pack(shared(numbers))).view(w.dtype)
         return cls(lines, (w.shape[0], w.shape[1]), kernel)
 
-    @staticmethod
-    def _concatenated(arrays: list[mx.array]) -> mx.array:
-        whole = mx.concatenate(arrays)
-        mx.eval(whole)
-        return whole
-
     @cached_property
     def _array(self) -> NativeArray:
         """The lines as the kernel sees them."""
@@ -57,7 +76,7 @@ class NativeMatrix(KernelMatrix):
         """x @ Wᵀ + bias: (..., I) and (O,) or None to (..., O), in x's type."""
         rows = rows_of(native_array(x))  # `x.reshape` would take 20 µs
         of_bias = None if bias is None else native_array(bias.astype(mx.float32))
-        return mlx_array(self._multiply(rows, of_bias), *x.shape[:-1])
+        return mlx_array(self._multiply(rows, of_bias)).reshape(*x.shape[:-1], self.shape[0])
 
     def _multiply(self, rows: NativeArray, bias: NativeArray | None) -> NativeArray:
         """The same of rows (R, I) as a kernel sees them; the bias is float32."""
@@ -84,17 +103,13 @@ def attend_runs(
     Returns:
         (R, H, D) in query's type.
     """
-    out = attend_slots(*kept_arrays(query, key_pages, value_pages), reads, scale)
-    return mx.array(out.owner).view(query.dtype)
-
-
-def kept_arrays(
-    query: mx.array, key_pages: mx.array | QuantizedPages, value_pages: mx.array | QuantizedPages
-) -> tuple[NativeArray, KeptArray, KeptArray]:
-    """Queries, and the slots of pages of keys and values one after the other, as a kernel sees them."""
-    keys, values = map(_parts, (key_pages, value_pages))
-    mx.eval(query, *keys, *values)  # in one go
-    return native_array(query), KeptArray(*map(_slots_of, keys)), KeptArray(*map(_slots_of, values))
+    pages = [_parts(each) for each in (key_pages, value_pages)]
+    mx.eval(query, *pages)  # in one go
+    keys, values = (KeptArray(*map(_slots_of, parts)) for parts in pages)
+    numbers, out = native_array(query), empty(tuple(query.shape), NAMES[query.dtype])
+    threads = threads_for(2 * reads.tokens * keys.slot_bytes)
+    reads.kernel.attend(numbers, keys, values, out, *reads.arrays, scale, threads)
+    return mlx_array(out)
 
 
 def _parts(pages: mx.array | QuantizedPages) -> tuple[mx.array, ...]:
@@ -106,13 +121,3 @@ def _slots_of(pages: mx.array) -> NativeArray:
     array = native_array(pages)
     blocks, page_size, *rest = array.shape
     return array._replace(shape=(blocks * page_size, *rest))
-
-
-def attend_slots(
-    query: NativeArray, keys: KeptArray, values: KeptArray, reads: DecodeRuns, scale: float
-) -> NativeArray:
-    """`attend_runs` of arrays as a kernel sees them; keys and values are those of all slots, (S, Hkv, D)."""
-    out = empty(query.shape, query.dtype)
-    size = 2 * reads.tokens * keys.slot_bytes
-    reads.kernel.attend(query, keys, values, out, *reads.arrays, scale, threads_for(size))
-    return out

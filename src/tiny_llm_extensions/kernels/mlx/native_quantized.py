@@ -8,7 +8,7 @@ from ..native import quantized_product
 from ..native.kernel import NativeArray, empty, rows_of, shared, threads_for
 from ..native.quantized_product import LINE, PackedMatrix, QuantizedKernel
 from ..quantized_matrix import SLICE_ROWS, QuantizedMatrix
-from .native import NAMES, NativeMatrix, mlx_array, native_array
+from .native import NAMES, mlx_array, native_array
 
 FLOATS = (mx.bfloat16, mx.float32)
 CONSTANTS = *FLOATS, mx.float16
@@ -17,10 +17,13 @@ CONSTANTS = *FLOATS, mx.float16
 class NativeQuantizedMatrix(QuantizedMatrix):
     """A `QuantizedMatrix` of MLX's arrays."""
 
-    _concatenated = staticmethod(NativeMatrix._concatenated)
+    @property
+    def _array(self) -> NativeArray:
+        """See `KernelMatrix`."""
+        return native_array(self.lines)
 
     def _as_packed(self) -> PackedMatrix:
-        arrays = native_array(self.lines), native_array(self.constants)
+        arrays = self._array, native_array(self.constants)
         return PackedMatrix(self.kernel, *arrays, self.shape[0], self.group_size, self.bits, self.x_bits)
 
     @classmethod
@@ -65,7 +68,9 @@ class NativeQuantizedMatrix(QuantizedMatrix):
                 f"x is {x.shape} {NAMES.get(x.dtype, x.dtype)}, and must be (..., {self.shape[1]}) bfloat16 or float32"
             )
         of_bias = None if bias is None else native_array(bias.astype(mx.float32))
-        return mlx_array(self._multiply(rows_of(native_array(x)), of_bias), *x.shape[:-1])
+        return mlx_array(self._multiply(rows_of(native_array(x)), of_bias)).reshape(
+            *x.shape[:-1], self.shape[0]
+        )
 
     def _multiply(self, rows: NativeArray, bias: NativeArray | None) -> NativeArray:
         """The same of rows (R, I) as a kernel sees them; the bias is float32."""

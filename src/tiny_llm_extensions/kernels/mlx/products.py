@@ -16,8 +16,7 @@ from tiny_llm_engine.arrays.layers import DenseLinear, with_bias
 from tiny_llm_engine.arrays.windows import inner_layer
 
 from ..kernel_matrix import is_native
-from ..native.page_reads import computes
-from ..packed_kernels import PackedKernels
+from ..native.layers import use_native_step
 from ..product_ways import (
     NATIVE,
     OF_ATTENTION,
@@ -30,10 +29,8 @@ from ..product_ways import (
     ways_of_quantized,
 )
 from .cpu_attention import step_reads
-from .native import NativeMatrix
+from .native import ARRAYS, NativeMatrix
 from .native_quantized import NativeQuantizedMatrix
-from .native_step import use_native_step
-from .page_attention import attend_in_pages, page_reads
 from .solution import MlxSolution
 
 
@@ -57,14 +54,6 @@ def use_products(
     replace_table(solution, model, partial(NativeMatrix.of, kernel=solution.NATIVE.product))
     if not model.config.tie_word_embeddings:
         model.w_lm_head = native(model.w_lm_head)
-    _attend_in_pages(solution, model)
-
-
-def _attend_in_pages(solution: MlxSolution, model: Any) -> None:
-    kernel = solution.NATIVE.decode_attention
-    if model.packed_mask is not step_reads or not computes(kernel, model.config):
-        return  # other kernels than the device's were asked for, or these are there already
-    PackedKernels(partial(page_reads, kernel=kernel), attend_in_pages).put_on(model)
 
 
 def _native(solution: MlxSolution, w: Any) -> Any:
@@ -96,11 +85,10 @@ def quantized_ways(solution: MlxSolution) -> dict[str, ProductWay]:
     return ways_of_quantized(solution.prepare_weights, packed)
 
 
-def use_native_layers(solution: MlxSolution, model: Any, chunk_kernel: bool = True) -> None:
-    """Attention by the kernels of Day 4.1 where the products of a layer are, and a step in one call."""
-    if any(map(has_kernels, map(inner_layer, model.layers))):
-        _attend_in_pages(solution, model)
-        use_native_step(model, solution.NATIVE.layers, chunk_kernel)
+def use_native_layers(solution: MlxSolution, model: Any) -> None:
+    """A step in one call, by the kernels of Day 4.1, where all products are."""
+    if model.packed_mask is step_reads:  # no other kernels than the device's were asked for
+        use_native_step(model, solution.NATIVE.layers, ARRAYS)
 
 
 def has_kernels(layer: Any) -> bool:

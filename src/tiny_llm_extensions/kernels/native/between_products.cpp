@@ -52,13 +52,6 @@ static void add_numbers(Number* x, const Number* y, int64_t size) {
   for (int64_t i = 0; i < size; i += LINE) store_some(x + i, add(load_some(x + i, size - i), load_some(y + i, size - i)), size - i);
 }
 
-template <typename Number>
-static void normalize(const Number* x, const Number* weight, Number* y, int64_t rows, int64_t size, float eps, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows > 1)
-  for (int64_t row = 0; row < rows; row++)
-    scale_numbers(x + row * size, weight, inverse_root(x + row * size, size, eps), y + row * size, size);
-}
-
 // Pairs (i, i + size / 2) of a head turned by their angles. Without a weight the head is not normalised.
 template <typename Number>
 static void turn_head(const Number* x, const Number* weight, float eps, const float* cosines, const float* sines,
@@ -77,32 +70,6 @@ static void turn_head(const Number* x, const Number* weight, float eps, const fl
   }
 }
 
-template <typename Number>
-struct Heads {
-  const Number *x, *query_weight, *key_weight;  // x is (rows, heads + 2 · kv_heads, size)
-  const float *cosines, *sines;                 // (rows, stride), of which the first size / 2 are read
-  Number *query, *key, *value;                  // (rows, heads, size), and twice (rows, kv_heads, size)
-  int64_t heads, kv_heads, size, stride;
-  float eps;
-};
-
-template <typename Number>
-static void split_row(const Heads<Number>& h, int64_t row) {
-  const Number* x = h.x + row * (h.heads + 2 * h.kv_heads) * h.size;
-  const float *cosines = h.cosines + row * h.stride, *sines = h.sines + row * h.stride;
-  for (int64_t i = 0; i < h.heads; i++, x += h.size)
-    turn_head(x, h.query_weight, h.eps, cosines, sines, h.query + (row * h.heads + i) * h.size, h.size);
-  for (int64_t i = 0; i < h.kv_heads; i++, x += h.size)
-    turn_head(x, h.key_weight, h.eps, cosines, sines, h.key + (row * h.kv_heads + i) * h.size, h.size);
-  memcpy(h.value + row * h.kv_heads * h.size, x, sizeof(Number) * h.kv_heads * h.size);
-}
-
-template <typename Number>
-static void split_heads(const Heads<Number>& h, int64_t rows, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows > 1)
-  for (int64_t row = 0; row < rows; row++) split_row(h, row);
-}
-
 // silu(gate) · up
 template <typename Number>
 static void gate_numbers(const Number* gates, const Number* ups, Number* y, int64_t size) {
@@ -111,33 +78,3 @@ static void gate_numbers(const Number* gates, const Number* ups, Number* y, int6
     store_some(y + i, times(times(one, sigmoid(one)), load_some(ups + i, size - i)), size - i);
   }
 }
-
-// The same of rows that hold first all gates and then all ups.
-template <typename Number>
-static void gate(const Number* x, Number* y, int64_t rows, int64_t size, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows > 1)
-  for (int64_t row = 0; row < rows; row++)
-    gate_numbers(x + row * 2 * size, x + row * 2 * size + size, y + row * size, size);
-}
-
-#define EXPORT(Number, name)                                                                                          \
-  extern "C" int normalize_##name(const Number* x, const Number* weight, Number* y, int64_t rows, int64_t size,       \
-                                  float eps, int threads) {                                                           \
-    normalize(x, weight, y, rows, size, eps, threads);                                                                \
-    return 0;                                                                                                         \
-  }                                                                                                                   \
-  extern "C" int split_heads_##name(const Number* x, const Number* query_weight, const Number* key_weight,            \
-                                    const float* cosines, const float* sines, Number* query, Number* key,             \
-                                    Number* value, int64_t rows, int64_t heads, int64_t kv_heads, int64_t size,       \
-                                    int64_t stride, float eps, int threads) {                                         \
-    const Heads<Number> h{x,   query_weight, key_weight, cosines, sines,    query, key,                               \
-                          value, heads,      kv_heads,   size,    stride, eps};                                       \
-    split_heads(h, rows, threads);                                                                                    \
-    return 0;                                                                                                         \
-  }                                                                                                                   \
-  extern "C" int gate_##name(const Number* x, Number* y, int64_t rows, int64_t size, int threads) {                   \
-    gate(x, y, rows, size, threads);                                                                                  \
-    return 0;                                                                                                         \
-  }
-EXPORT(uint16_t, bf16)
-EXPORT(float, float)

@@ -3,7 +3,7 @@
 import ctypes
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -37,6 +37,26 @@ class NativeArray(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
     owner: Any
+
+
+class PortArrays(NamedTuple):
+    """What a port does with arrays for a kernel.
+
+    Args:
+        names: of its types.
+        native_array: an array as a kernel sees it, computed, its numbers one after the other.
+        of_integers: an array of a list.
+        written: makes its array of one of NumPy's that a kernel has filled, see `empty`.
+        addresses_of: where keys, values and scales of a pool are.
+        threads: how many threads compute.
+    """
+
+    names: Mapping[Any, str]
+    native_array: Callable[[Any], NativeArray]
+    of_integers: Callable[[list[int]], Any]
+    written: Callable[[NativeArray], Any]
+    addresses_of: Callable[[Any], Sequence[int]]
+    threads: Callable[[], int]
 
 
 def of_numpy(array: np.ndarray, dtype: str | None = None) -> NativeArray:

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <vector>
 #ifdef _OPENMP
@@ -50,7 +51,11 @@ struct Matrix {
 struct Layer {
   const void *input_norm, *mlp_norm, *query_norm, *key_norm;
   int64_t is_windowed;
-  Matrix in[3], out, gate_up[2], down;  // the first ones may be joined
+  Matrix in[3], out, gate_up[2], down;
+  // Of a mixture of experts, which has neither gate and up nor down of its own:
+  Matrix router;
+  const Matrix* experts;  // (num_experts, 2): each one's gate above its up, and its down
+  int64_t num_experts, chosen, renormalises;
 };
 
 // What comes before the layers and after them.
@@ -88,7 +93,7 @@ struct Step {
   const Ends* ends;                  // null where there are no layers
   const Pool* pools;                 // (num_layers)
   int64_t num_layers, num_samples, num_texts, num_text_slots, window;  // no window is 0
-  int64_t rows, size, heads, kv_heads, head_size, hidden;
+  int64_t rows, size, heads, kv_heads, head_size, hidden;  // hidden: columns of the widest down
 };
 
 // Where threads wait for each other. They are as many as have come: OpenMP may give fewer than were asked for. One that
@@ -132,6 +137,52 @@ struct Member {
   void take(int64_t count, Work work) {
     for (int64_t i; (i = meeting.next.fetch_add(1, std::memory_order_relaxed)) < count;) work(i);
     meeting.wait(threads);
+  }
+};
+
+// Which rows each expert of a mixture computes, in pairs of a row and one of its experts.
+struct Routes {
+  int64_t chosen;                         // experts of each row
+  std::vector<int64_t> experts, places;   // (pairs): the expert of pair row · chosen + i, and where its output is
+  std::vector<int64_t> rows, begins;      // (pairs): the row of each output; (num_experts + 1): where an expert's begin
+  std::vector<float> weights;             // (pairs)
+
+  // logits: (rows, num_experts)
+  template <typename Number>
+  void choose(const Layer& l, const Number* logits, int64_t num_rows) {
+    chosen = l.chosen;
+    for (auto* each : {&experts, &places, &rows}) each->resize(num_rows * chosen);
+    weights.resize(num_rows * chosen);
+    for (int64_t row = 0; row < num_rows; row++) choose_for(l, logits + row * l.num_experts, row * chosen);
+    begins.assign(l.num_experts + 1, 0);
+    for (const int64_t expert : experts) begins[expert + 1]++;
+    std::partial_sum(begins.begin(), begins.end(), begins.begin());
+    std::vector<int64_t> next(begins);
+    for (int64_t pair = 0; pair < num_rows * chosen; pair++) {
+      places[pair] = next[experts[pair]]++;
+      rows[places[pair]] = pair / chosen;
+    }
+  }
+
+ private:
+  // The most probable experts of a row, and their probabilities among all of them.
+  template <typename Number>
+  void choose_for(const Layer& l, const Number* logits, int64_t pair) {
+    std::vector<float> scores(l.num_experts);
+    for (int64_t i = 0; i < l.num_experts; i += LINE)
+      between::store_some(&scores[i], between::load_some(logits + i, l.num_experts - i), l.num_experts - i);
+    const float most = *std::max_element(scores.begin(), scores.end());
+    for (float& score : scores) score = expf(score - most);
+    std::vector<int64_t> order(l.num_experts);
+    std::iota(order.begin(), order.end(), 0);
+    const auto is_before = [&](int64_t a, int64_t b) { return scores[a] > scores[b] || (scores[a] == scores[b] && a < b); };
+    std::partial_sort(order.begin(), order.begin() + chosen, order.end(), is_before);
+    float sum = 0;
+    for (int64_t i = 0; i < (l.renormalises ? chosen : l.num_experts); i++) sum += scores[order[i]];
+    for (int64_t i = 0; i < chosen; i++) {
+      experts[pair + i] = order[i];
+      weights[pair + i] = scores[order[i]] / sum;
+    }
   }
 };
 
@@ -197,9 +248,10 @@ template <typename Number>
 struct Team {
   const Step& s;
   float eps, scale;
-  Number *x, *filled, *wide, *query, *packed;
+  Number *x, *filled, *wide, *query, *packed, *outputs;
   void* rounded;
   float* scales;
+  Routes& routes;
   Member me;
   int task;
 
@@ -207,9 +259,10 @@ struct Team {
   // and `finish(row, rows, column, columns)` reads pieces of y that are computed.
   template <typename Fill, typename Finish>
   void multiply(const Matrix* m, int count, int64_t rows, Number* y, Fill fill, Finish finish) {
-    const Matrix* first = m;
-    for (; m < first + count && m->outputs > 0; y += rows * m->outputs, m++) {
-      const auto p = quantized_product(*m, filled, y, rows, rounded, scales, sizeof(Number) == 2);
+    const Matrix *const first = m, *const end = std::find_if(m, m + count, [](const Matrix& each) { return each.outputs == 0; });
+    while (m < end) {
+      const Matrix* const next = std::find_if(m, end, [&](const Matrix& each) { return !rounds_alike(*m, each); });
+      const auto p = product_of(*m, y, rows);
       const bool fits = m->bits > 0 ? m->x_bits == 16 : tiles::takes_plain(sizeof(Number) == 2, m->columns);
       const bool in_tiles = rows >= MANY_ROWS && fits;
       const int64_t piece = rows >= MANY_ROWS ? m->columns : PIECE, pieces = (m->columns + piece - 1) / piece;
@@ -220,15 +273,41 @@ struct Team {
         for (int64_t g = column; m->bits > 0 && g < column + some; g += m->group) round_group(p, g / m->group * rows + row);
       });
       if (in_tiles)
-        multiply_tiles(p, finish);
+        multiply_tiles(m, next, rows, y, finish);
       else
-        multiply_blocks(*m, p, y, finish);
+        multiply_blocks(m, next, rows, y, finish);
+      for (; m < next; m++) y += rows * m->outputs;
+    }
+  }
+
+  // Whether matrices multiply by the same integers, or by the numbers as they are.
+  static bool rounds_alike(const Matrix& a, const Matrix& b) {
+    return a.bits > 0 ? b.bits > 0 && a.group == b.group && a.x_bits == b.x_bits : b.bits == 0;
+  }
+
+  quantized::QuantizedProduct product_of(const Matrix& m, Number* y, int64_t rows) const {
+    return quantized_product(m, filled, y, rows, rounded, scales, sizeof(Number) == 2);
+  }
+
+  // Piece i of the products of several matrices: takes it from i, and moves to its matrix and the matrix' outputs.
+  template <typename Pieces>
+  static void move_to(int64_t& i, const Matrix*& m, Number*& y, int64_t rows, Pieces pieces) {
+    for (; i >= pieces(*m); m++) {
+      i -= pieces(*m);
+      y += rows * m->outputs;
     }
   }
 
   template <typename Finish>
-  void multiply_tiles(const quantized::QuantizedProduct& p, Finish finish) {
-    me.take(tiles::pieces_of(p), [&](int64_t i) {
+  void multiply_tiles(const Matrix* first, const Matrix* end, int64_t rows, Number* to, Finish finish) {
+    const auto pieces = [&](const Matrix& m) { return tiles::pieces_of(product_of(m, nullptr, rows)); };
+    int64_t all = 0;
+    for (const Matrix* m = first; m < end; m++) all += pieces(*m);
+    me.take(all, [&](int64_t i) {
+      const Matrix* m = first;
+      Number* y = to;
+      move_to(i, m, y, rows, pieces);
+      const auto p = product_of(*m, y, rows);
       const auto piece = tiles::piece_at(p, i);
       multiply_piece(p, piece);
       const int64_t column = piece.block * LINE;
@@ -238,11 +317,17 @@ struct Team {
 
   // By the kernels of Day 4.1.
   template <typename Finish>
-  void multiply_blocks(const Matrix& m, const quantized::QuantizedProduct& p, Number* y, Finish finish) {
-    const int64_t blocks = m.bits > 0 ? 1 : product::BLOCKS;
-    me.share((p.blocks() + blocks - 1) / blocks, [&](int64_t i) {
-      task = blank(task, multiply_block(m, p, p.rows, y, i * blocks));
-      finish(0, p.rows, i * blocks * LINE, std::min(blocks * LINE, m.outputs - i * blocks * LINE));
+  void multiply_blocks(const Matrix* first, const Matrix* end, int64_t rows, Number* to, Finish finish) {
+    const int64_t outputs = (first->bits > 0 ? 1 : product::BLOCKS) * LINE;  // of a piece
+    const auto pieces = [&](const Matrix& m) { return (m.outputs + outputs - 1) / outputs; };
+    int64_t all = 0;
+    for (const Matrix* m = first; m < end; m++) all += pieces(*m);
+    me.share(all, [&](int64_t i) {
+      const Matrix* m = first;
+      Number* y = to;
+      move_to(i, m, y, rows, pieces);
+      task = blank(task, multiply_block(*m, product_of(*m, y, rows), rows, y, i * outputs / LINE));
+      finish(0, rows, i * outputs, std::min(outputs, m->outputs - i * outputs));
     });
   }
 
@@ -310,9 +395,38 @@ struct Team {
     take_texts([&](const Text& t) { return of(t).pieces(); }, [&](const Text& t, int64_t i) { attend_piece(of(t), i); });
   }
 
-  void gate(const Layer& l, int64_t row, int64_t column, int64_t count) {
-    const auto at = [&](int64_t i) { return output_at(l.gate_up, wide, s.rows, row, i); };
-    between::gate_numbers(at(column), at(s.hidden + column), filled + row * s.hidden + column, count);
+  // Some columns of `filled`, from the products of `rows` rows with gate and up.
+  void gate(const Matrix* gate_up, int64_t hidden, int64_t rows, int64_t row, int64_t column, int64_t count) {
+    const auto at = [&](int64_t i) { return output_at(gate_up, wide, rows, row, i); };
+    between::gate_numbers(at(column), at(hidden + column), filled + row * hidden + column, count);
+  }
+
+  // The MLP of a layer with experts, one after the other: each with the rows that the router gives it.
+  void mix(const Layer& l) {
+    const auto nothing = [](auto...) {};
+    multiply(&l.router, 1, s.rows, wide, [&](int64_t row, auto... where) { normalize(l.mlp_norm, row, row, where...); }, nothing);
+    if (me.thread == 0) routes.choose(l, wide, s.rows);
+    me.meeting.wait(me.threads);
+    for (int64_t e = 0; e < l.num_experts; e++) {
+      const Matrix *gate_up = l.experts + 2 * e, *down = gate_up + 1;
+      const int64_t first = routes.begins[e], rows = routes.begins[e + 1] - first;
+      if (rows == 0) continue;
+      const auto norm = [&](int64_t row, auto... where) { normalize(l.mlp_norm, routes.rows[first + row], row, where...); };
+      multiply(gate_up, 1, rows, wide, norm, nothing);
+      const auto gates = [&](auto... where) { gate(gate_up, down->columns, rows, where...); };
+      multiply(down, 1, rows, outputs + first * s.size, gates, nothing);
+    }
+    me.share(s.rows * s.size / LINE, [&](int64_t i) { add_experts(i * LINE / s.size, i * LINE % s.size); });
+  }
+
+  // x += a line of the sum of a row's experts, rounded once
+  void add_experts(int64_t row, int64_t column) {
+    Line sum = line_of(0);
+    for (int64_t pair = row * routes.chosen; pair < (row + 1) * routes.chosen; pair++)
+      sum = multiply_add(line_of(routes.weights[pair]), load(outputs + routes.places[pair] * s.size + column), sum);
+    Number mixed[LINE];
+    store(mixed, sum, LINE);
+    between::add_numbers(x + row * s.size + column, mixed, LINE);
   }
 
   void compute_layer(const Layer& l, const Pool& pool) {
@@ -327,8 +441,9 @@ struct Team {
     me.take(s.rows * s.kv_heads, [&](int64_t i) { attend(l, keys, values, i / s.kv_heads, i % s.kv_heads); });
     if (s.num_texts > 0) attend_texts(l, keys, values);
     multiply(&l.out, 1, s.rows, wide, nothing, add);
+    if (l.num_experts > 0) return mix(l);
     multiply(l.gate_up, 2, s.rows, wide, norm(l.mlp_norm), nothing);
-    multiply(&l.down, 1, s.rows, wide, [&](auto... where) { gate(l, where...); }, add);
+    multiply(&l.down, 1, s.rows, wide, [&](auto... where) { gate(l.gate_up, l.down.columns, s.rows, where...); }, add);
   }
 
   void compute() {
@@ -346,14 +461,20 @@ struct Team {
 template <typename Number>
 static int compute(const Step& s, float eps, float scale, int threads) {
   const int64_t heads = s.heads * s.head_size, most = std::max({s.size, heads, s.hidden});
-  const int64_t widest = std::max({s.size, heads + 2 * s.kv_heads * s.head_size, 2 * s.hidden});
   const int64_t rows = std::max(s.rows, s.num_samples);
+  int64_t widest = std::max({s.size, heads + 2 * s.kv_heads * s.head_size, 2 * s.hidden}), chosen = 0;
+  for (const Layer* l = s.layers; l < s.layers + s.num_layers; l++) {
+    widest = std::max(widest, l->num_experts);
+    chosen = std::max(chosen, l->chosen);
+  }
   const std::unique_ptr<Number[]> numbers(new Number[rows * (most + widest + heads)]);
+  const std::unique_ptr<Number[]> outputs(new Number[s.rows * chosen * s.size]);
   const std::unique_ptr<Number[]> packed(new Number[2 * s.num_text_slots * s.kv_heads * s.head_size]);
   const std::unique_ptr<Columns[]> rounded(new Columns[Columns::count(tiles::Tiles{rows}.packed(most))]);
   const std::unique_ptr<float[]> scales(new float[tiles::Tiles{rows}.numbers(2 * most / 32)]);
   Number *filled = numbers.get(), *wide = filled + rows * most, *query = wide + rows * widest;
   Meeting meeting;
+  Routes routes;
   int task = 0;
 #pragma omp parallel num_threads(threads) reduction(max : task)
   {
@@ -362,7 +483,8 @@ static int compute(const Step& s, float eps, float scale, int threads) {
 #else
     const Member me{meeting, 0, 1};
 #endif
-    Team<Number> team{s, eps, scale, (Number*)s.x, filled, wide, query, packed.get(), rounded.get(), scales.get(), me, task};
+    Team<Number> team{s,     eps,          scale,         (Number*)s.x, filled, wide, query, packed.get(), outputs.get(),
+                      rounded.get(), scales.get(), routes, me,           task};
     team.compute();
     task = team.task;
   }

@@ -1,8 +1,7 @@
 """A step in one call, by `layers.cpp`: what it reads, and the call."""
 
-from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -12,40 +11,18 @@ import numpy as np
 from tiny_llm_engine.arrays.layers import Array
 from tiny_llm_engine.packed_model import PackedInputs
 
-from ..kernel_matrix import KernelMatrix
+from ..kernel_matrix import NO_MATRIX, is_native
 from ..quantized_matrix import QuantizedMatrix
 from .attention import KEPT, DecodeKernel
-from .kernel import FLOAT, NUMBER, POINTER, TILES, Kernel, NativeArray, ProductKernel
+from .kernel import FLOAT, NUMBER, POINTER, TILES, Kernel, PortArrays, ProductKernel, empty
+from .layer_fields import LayerFields, can_compute, columns_of_mlp
 from .library import GIVEN, NativeError, library
-from .page_reads import CallReads, step_reads
+from .page_reads import step_reads
 from .quantized_product import QuantizedKernel
 
-POOL_FIELDS = 4  # of a `Pool` in C++
+POOL_FIELDS = 4  # of a `Pool` in C++: keys, values and their scales
 TEXT_FIELDS = 4  # of a `Text`
 INCLUDED = "between_products.cpp", "prompt_attention.cpp", *TILES
-NO_MATRIX = [0] * 9  # a `Matrix` in C++
-
-
-def plain_matrix(address: int, bias: int | None, outputs: int, columns: int) -> list[int]:
-    """A `Matrix` of bf16 or float32 numbers, packed for `product.cpp`; see `PackedMatrix.fields` for the others."""
-    return [address, 0, bias or 0, outputs, columns, 0, 0, 0, 0]
-
-
-def layer_fields(
-    norms: Sequence[int], is_windowed: bool, matrices: Sequence[Sequence[Sequence[int]]]
-) -> list[int]:
-    """A `Layer`.
-
-    Args:
-        norms: addresses of the weights before attention, before the MLP, of queries and of keys; 0 for none.
-        is_windowed: whether it has a sliding window.
-        matrices: of queries, keys and values; of the output; of gate and up; down. What is joined is one matrix.
-    """
-    fields = [*norms, int(is_windowed)]
-    for each, most in zip(matrices, (3, 1, 2, 1), strict=True):
-        for matrix in [*each, *[NO_MATRIX] * (most - len(each))]:
-            fields += matrix
-    return fields
 
 
 class LayersKernel(Kernel):
@@ -93,113 +70,80 @@ class LayersKernel(Kernel):
         self.check(self.compute_of("bfloat16")(step.ctypes.data, 0.0, 0.0, True, 1))
 
 
-class LayersStep(ABC):
+class NativeStep:
     """A step in one call.
 
-    A quantised table and a packed head are parts of the call; others are computed by the model.
+    Operation by operation, a layer is thirty to forty calls of an array library. For one token of a small model they
+    take many times as long as reading the weights. The call writes the keys and values of the step where they belong;
+    nothing else reads these pools meanwhile. A quantised table and a packed head are parts of the call; others are
+    computed by the model.
 
     Args:
-        model: with layers that the kernel can compute.
+        model: one that the kernel `can_compute`.
         kernel: `layers.cpp` with the solution's kernels.
-        eps: the epsilon of every norm.
-        sizes: of a row, the number of heads and of heads of keys, the size of a head, and of a row in the MLP.
-        names, array_of, threads: of a port: names of types, an array of integers, and how many threads compute.
-        takes_chunks: whether a step with a chunk is one call as well; otherwise it is computed layer by layer, by the
-            model's own `compute`.
+        arrays: of the port.
     """
 
     takes_lists = True  # a runner need not make arrays of its inputs
 
-    def __init__(
-        self,
-        model: Any,
-        kernel: LayersKernel,
-        eps: float,
-        sizes: tuple[int, ...],
-        names: Mapping[Any, str],
-        array_of: Callable[[list[int]], Array],
-        threads: Callable[[], int],
-        takes_chunks: bool = True,
-    ):
-        self.kernel, self.eps, self.sizes, self.scale = kernel, eps, sizes, sizes[3] ** -0.5
-        self._names, self._array, self._threads = names, array_of, threads
-        self.takes_chunks = takes_chunks
+    def __init__(self, model: Any, kernel: LayersKernel, arrays: PortArrays):
+        self.kernel, self.arrays, config = kernel, arrays, model.config
+        heads = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        self.sizes = model.norm.weight.shape[0], *heads, max(map(columns_of_mlp, model.layers))
+        self.eps, self.scale = model.norm.eps, config.head_dim**-0.5
         table, head = model.embedding.weight, model.w_lm_head
-        self.has_table, self.has_head = isinstance(table, QuantizedMatrix), isinstance(head, KernelMatrix)
-        before = self._matrix(table) if self.has_table else NO_MATRIX
-        after = self._matrix(head) if self.has_head else NO_MATRIX
-        self._layers = array("q", chain(*map(self._layer, model.layers)))
-        self._ends = array("q", [*before, self._native(model.norm.weight).address, *after])
-        self._angles = [self._native(part) for part in (model.rope.cos, model.rope.sin)]  # keeps them alive
-
-    @abstractmethod
-    def _native(self, numbers: Array) -> NativeArray:
-        """An array as the kernel sees it."""
-
-    @abstractmethod
-    def _new(self, model: Any, *shape: int) -> NativeArray:
-        """An array in the model's type."""
-
-    @abstractmethod
-    def _written(self, model: Any, numbers: NativeArray) -> Array:
-        """An array of a port that the kernel has written."""
-
-    @abstractmethod
-    def _layer(self, layer: Any) -> list[int]:
-        """See `layer_fields`."""
-
-    @abstractmethod
-    def _matrix(self, w: Any) -> list[int]:
-        """A `Matrix` in C++."""
-
-    @abstractmethod
-    def _pages(self, pools: Sequence[Any]) -> array:
-        """See `pages_of`."""
-
-    def __call__(self, model: Any, inputs: PackedInputs, pools: Sequence[Any]) -> Array | None:
-        """See `Qwen3ModelWeek3`. The inputs are lists, or arrays."""
-        reads = step_reads(inputs, pools[0].page_size, model.config.sliding_window is not None)
-        if reads.texts and not self.takes_chunks:
-            return type(model).compute(model, inputs.map(self._as_array), pools)
-        return self._compute(model, inputs, reads, pools)
+        self.has_table, self.has_head = isinstance(table, QuantizedMatrix), is_native(head)
+        fields = self._fields = LayerFields(arrays)
+        before = fields.matrix(table) if self.has_table else NO_MATRIX
+        after = fields.matrix(head) if self.has_head else NO_MATRIX
+        self._layers = array("q", chain(*map(fields.layer, model.layers)))
+        self._ends = array("q", [*before, fields.address(model.norm.weight), *after])
+        self._angles = [fields.address(part) for part in (model.rope.cos, model.rope.sin)]
 
     def _as_array(self, numbers: Any) -> Array:
-        return self._array(numbers) if isinstance(numbers, list) else numbers
+        return self.arrays.of_integers(numbers) if isinstance(numbers, list) else numbers
 
-    def _compute(
-        self, model: Any, inputs: PackedInputs, reads: CallReads, pools: Sequence[Any]
-    ) -> Array | None:
-        """Writes the keys and values of the step to the pools; returns the logits.
+    def __call__(self, model: Any, inputs: PackedInputs, pools: Sequence[Any]) -> Array | None:
+        """See `Qwen3ModelWeek3`. The inputs are lists, or arrays.
 
-        Before the call only numbers of Python are touched, where that is possible: when the weights of a step have
-        gone through the caches, the first operation of an array library takes some fifty microseconds.
+        Before the call only numbers of Python and NumPy are touched, where that is possible: when the weights of a step
+        have gone through the caches, the first operation of an array library takes some fifty microseconds.
         """
+        reads = step_reads(inputs, pools[0].page_size, model.config.sliding_window is not None)
         own = inputs.positions, inputs.slots, inputs.token_ids, inputs.sample_rows
         rows = [
             array("q", part if isinstance(part, list) else () if part is None else part.tolist())
             for part in own
         ]
-        ids, sampled, pages = *rows[2:], self._pages(pools)
+        ids, sampled = rows[2:]
+        pages = array("q", chain(*(self._pool(pool) for pool in pools)))
+        dtype = self.arrays.names[model.norm.weight.dtype]
         begun = None if self.has_table else model.embedding(self._as_array(inputs.token_ids))
-        x = self._new(model, len(ids), self.sizes[0]) if begun is None else self._native(begun)
-        logits = self._new(model, len(sampled), model.config.vocab_size)
-        addresses = [part.address for part in (x, logits, *self._angles, *reads.runs)]
+        x = empty((len(ids), self.sizes[0]), dtype) if begun is None else self.arrays.native_array(begun)
+        logits = empty((len(sampled), model.config.vocab_size), dtype)
+        addresses = [x.address, logits.address, *self._angles, *(part.address for part in reads.runs)]
         tables = map(_address, (*rows, reads.texts, reads.slots, self._layers, self._ends, pages))
-        counts = len(pages) // POOL_FIELDS, len(sampled), len(reads.texts) // TEXT_FIELDS, len(reads.slots)
+        counts = len(pools), len(sampled), len(reads.texts) // TEXT_FIELDS, len(reads.slots)
         sizes = *counts, model.config.sliding_window or 0, len(ids), *self.sizes
-        step, kept = array("q", [*addresses, *tables, *sizes]), self._names[pools[0].keys.dtype]
-        flags = self.eps, self.scale, x.dtype == "bfloat16", self._threads()
+        step, kept = array("q", [*addresses, *tables, *sizes]), self.arrays.names[pools[0].keys.dtype]
+        flags = self.eps, self.scale, dtype == "bfloat16", self.arrays.threads()
         if (blank := self.kernel.compute_of(kept)(_address(step), *flags)) != 0:
             self.kernel.check(blank)
         if not sampled:
             return None
-        out = self._written(model, logits if self.has_head else x)
-        return out if self.has_head else model.finish(out[None], self._array([*sampled]))
+        if self.has_head:
+            return self.arrays.written(logits)
+        return model.finish(self.arrays.written(x)[None], self._as_array([*sampled]))
+
+    def _pool(self, pool: Any) -> Sequence[int]:
+        """A `Pool`."""
+        return (*self.arrays.addresses_of(pool), 0, 0)[:POOL_FIELDS]
 
 
-def pages_of(pools: Iterable[Sequence[int]]) -> array:
-    """A `Pool` for each layer, of the addresses of its keys, values and scales."""
-    return array("q", chain(*((*pool, 0, 0)[:POOL_FIELDS] for pool in pools)))
+def use_native_step(model: Any, kernel: LayersKernel, arrays: PortArrays) -> None:
+    """Puts a `NativeStep` on a model that it can compute, where the kernel works."""
+    if can_compute(model) and kernel.works:
+        model.compute = NativeStep(model, kernel, arrays)
 
 
 def _address(fields: array) -> int:

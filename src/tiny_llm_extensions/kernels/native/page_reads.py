@@ -7,10 +7,9 @@ from functools import cached_property
 from itertools import accumulate, chain, groupby, pairwise
 from typing import Any, NamedTuple
 
-from tiny_llm_engine.models.layer_weights import ModelShape
 from tiny_llm_engine.packed_model import PackedInputs, PastReads
 
-from .attention import LINE, DecodeKernel, fits
+from .attention import LINE, DecodeKernel
 from .kernel import NativeArray
 
 Runs = list[tuple[int, int]]
@@ -35,19 +34,6 @@ class DecodeRuns:
     def tokens(self) -> int:
         """How many keys all rows read."""
         return sum(self.arrays[1].owner)
-
-
-@dataclass(frozen=True)
-class PageReads:
-    """What all rows of a step read; made once, and shared by all layers.
-
-    Args:
-        chunks: of requests of several rows, and of those without a past.
-        decodes: of all other requests; None if every request is one of these.
-    """
-
-    chunks: list[Any]
-    decodes: DecodeRuns | None
 
 
 def past_runs(past: PastReads | None, page_size: int) -> dict[int, Runs]:
@@ -160,9 +146,3 @@ def _integers(numbers: Iterable[int]) -> NativeArray:
     listed = array("q", numbers)
     address, count = listed.buffer_info()
     return NativeArray(address, (count,), "int64", listed)
-
-
-def computes(kernel: DecodeKernel, config: ModelShape) -> bool:
-    """Whether a kernel runs on this machine, and computes the heads of a model."""
-    sizes = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    return fits(*sizes) and kernel.works

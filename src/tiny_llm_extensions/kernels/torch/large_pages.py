@@ -9,29 +9,40 @@ from typing import Any
 
 import torch
 
+from tiny_llm_engine.arrays.layers import Linear, matrix_and_bias, with_bias
+
 from ..kernel_matrix import KernelMatrix
+from ..product_ways import replace_matrices
 
 PAGE = 2**21  # bytes
 ALIGNED = 64  # bytes: a line of a matrix is a line of the cache
 
 
-def in_large_pages(weights: Iterable[list[tuple[Any, Any]]]) -> None:
+def in_large_pages(layers: Iterable[Any]) -> None:
     """Moves what is smaller than a large page into an array of its own, one matrix after the other.
 
     What has moved is free then, and the array's memory is taken as it is written: there is never a second copy.
 
     Args:
-        weights: lists of packed matrices with their biases; a matrix that moves is replaced in its list.
+        layers: of packed matrices, which are replaced.
     """
-    lists = list(weights)
-    sizes = [
-        _room_for(part) for each in lists for matrix, _ in each for part in _small_parts(matrix).values()
-    ]
+    listed, sizes = list(layers), []
+
+    def count(w: Linear) -> Linear:
+        sizes.extend(map(_room_for, _small_parts(matrix_and_bias(w)[0]).values()))
+        return w
+
+    for layer in listed:
+        replace_matrices(layer, count)
     places = iter(torch.empty(sum(sizes), dtype=torch.uint8).split(sizes))
-    for each in lists:
-        for index, (matrix, bias) in enumerate(each):
-            parts = {name: _copied(part, next(places)) for name, part in _small_parts(matrix).items()}
-            each[index] = replace(matrix, **parts), bias
+
+    def move(w: Linear) -> Linear:
+        matrix, bias = matrix_and_bias(w)
+        parts = {name: _copied(part, next(places)) for name, part in _small_parts(matrix).items()}
+        return with_bias(replace(matrix, **parts), bias)
+
+    for layer in listed:
+        replace_matrices(layer, move)
 
 
 def _copied(array: torch.Tensor, place: torch.Tensor) -> torch.Tensor:

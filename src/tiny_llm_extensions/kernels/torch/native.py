@@ -1,7 +1,9 @@
 """The kernels of Day 4.1 with torch's arrays on a CPU."""
 
 import sys
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -9,7 +11,7 @@ from tiny_llm_engine.arrays.torch.quantized_pages import QuantizedPages
 
 from ..kernel_matrix import KernelMatrix
 from ..native.attention import KeptArray
-from ..native.kernel import NativeArray, ProductKernel, pack
+from ..native.kernel import NativeArray, PortArrays, ProductKernel, pack
 from ..native.page_reads import DecodeRuns
 from .operators import operator
 
@@ -18,8 +20,22 @@ NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in TYPES}
 
 
 def native_array(array: torch.Tensor) -> NativeArray:
-    """An array of torch as a kernel sees it; its numbers follow each other in memory."""
+    """An array of torch as a kernel sees it: a copy if its numbers do not follow each other in memory."""
+    array = array.contiguous()
     return NativeArray(array.data_ptr(), tuple(array.shape), NAMES[array.dtype], array)
+
+
+def torch_array(numbers: NativeArray) -> torch.Tensor:
+    """An array of NumPy that a kernel has written as torch's, without a copy."""
+    return torch.from_numpy(numbers.owner).view(getattr(torch, numbers.dtype))
+
+
+def addresses_of(pool: Any) -> Sequence[int]:
+    """Where the arrays of a pool are."""
+    return [part.data_ptr() for part in pool.arrays]
+
+
+ARRAYS = PortArrays(NAMES, native_array, torch.tensor, torch_array, addresses_of, torch.get_num_threads)
 
 
 def kept_array(pages: torch.Tensor | QuantizedPages) -> KeptArray:
@@ -37,10 +53,6 @@ class NativeMatrix(KernelMatrix):
         numbers = w.contiguous().view(torch.uint16) if w.dtype == torch.bfloat16 else w.contiguous()
         lines = torch.from_numpy(pack(numbers.numpy()))
         return cls(lines.view(w.dtype), (w.shape[0], w.shape[1]), kernel)
-
-    @staticmethod
-    def _concatenated(arrays: list[torch.Tensor]) -> torch.Tensor:
-        return torch.cat(arrays)
 
     @cached_property
     def _array(self) -> NativeArray:
@@ -106,8 +118,7 @@ def attend_runs(
     Returns:
         (R, H, D) in query's type.
     """
-    query = query.contiguous()
-    out = torch.empty_like(query)
+    out = query.new_empty(query.shape)
     reads.kernel.attend(
         native_array(query),
         kept_array(key_pages),

@@ -9,7 +9,7 @@ from ..native import quantized_product
 from ..native.kernel import NativeArray
 from ..native.quantized_product import LINE, PackedMatrix, QuantizedKernel
 from ..quantized_matrix import SLICE_ROWS, QuantizedMatrix
-from .native import NativeMatrix
+from .native import native_array
 from .operators import operator
 
 FLOATS = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
@@ -19,7 +19,10 @@ CONSTANTS = FLOATS | {torch.float16: "float16"}
 class NativeQuantizedMatrix(QuantizedMatrix):
     """A `QuantizedMatrix` of torch's arrays."""
 
-    _concatenated = staticmethod(NativeMatrix._concatenated)
+    @property
+    def _array(self) -> NativeArray:
+        """See `KernelMatrix`."""
+        return native_array(self.lines)
 
     def _as_packed(self) -> PackedMatrix:
         sizes = self.shape[0], self.group_size, self.bits, self.x_bits

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from tiny_llm_engine.arrays.layers import DenseLinear, Linear, with_bias
-from tiny_llm_engine.arrays.windows import changed_layer, inner_layer
+from tiny_llm_engine.arrays.windows import inner_layer
 
-from ..native.page_reads import computes
-from ..packed_kernels import PackedKernels
+from ..native.layer_fields import can_compute
+from ..native.layers import use_native_step
 from ..product_ways import (
     NATIVE,
     PACKED,
@@ -29,11 +29,9 @@ from ..product_ways import (
 )
 from .cpu_attention import step_reads
 from .cpu_products import PackedLinear, PlainLinear, by_tiles, by_vector
-from .native import NativeMatrix
-from .native_layer import NativeLayer, can_be_native, has_kernel
+from .large_pages import in_large_pages
+from .native import ARRAYS, NativeMatrix
 from .native_quantized import NativeQuantizedMatrix
-from .native_step import use_native_step
-from .page_attention import attend_in_pages, page_reads
 from .solution import TorchSolution
 
 
@@ -79,24 +77,13 @@ def _has_ways(w: torch.Tensor) -> bool:
     return w.dtype == torch.bfloat16 and w.device.type == "cpu"
 
 
-def use_native_layers(solution: TorchSolution, model: Any, chunk_kernel: bool = True) -> None:
-    """Our own kernels between the products of each layer whose matrices are packed for those, and for attention.
-
-    Args:
-        model: with packed weights.
-        chunk_kernel: whether chunks of prompts have a kernel of our own too, see `chunk_ways`.
-    """
+def use_native_layers(solution: TorchSolution, model: Any) -> None:
+    """A step in one call, by the kernels of Day 4.1, where all products are."""
     if model.packed_mask is not step_reads:
-        return  # other kernels than the device's were asked for, or these are there already
-    kernel = solution.NATIVE.decode_attention
-    if any(has_kernel(inner_layer(layer)) for layer in model.layers) and computes(kernel, model.config):
-        reads = partial(page_reads, kernel=kernel, chunk_kernel=chunk_kernel)
-        PackedKernels(reads, attend_in_pages).put_on(model)
-    for place, layer in enumerate(model.layers):
-        if can_be_native(inner_layer(layer)):
-            # One by one: the matrices of the layer that it replaces are free then.
-            model.layers[place] = changed_layer(layer, NativeLayer)
-    use_native_step(model, solution.NATIVE.layers, chunk_kernel)
+        return  # other kernels than the device's were asked for
+    if can_compute(model) and solution.NATIVE.layers.works:
+        in_large_pages(map(inner_layer, model.layers))
+    use_native_step(model, solution.NATIVE.layers, ARRAYS)
 
 
 def _all_ways(solution: TorchSolution) -> dict[str, ProductWay]:
