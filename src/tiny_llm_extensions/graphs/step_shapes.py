@@ -146,7 +146,7 @@ class StepShapes:
             # A graph cannot contain what the host reads.
             if all(getattr(inner_layer(each).mlp, "reads_no_count", True) for each in network.layers):
                 capture["capture"] = lambda forward: given_of(self.port).capture_step(forward, *where)
-                capture["is_captured"] = self.is_padded if self.has_texts else self.is_captured
+                capture["is_captured"] = self.is_captured
         runner = packed_runner(
             self.port,
             network,
@@ -162,14 +162,10 @@ class StepShapes:
             put_texts_on(runner, self.names, self.options.max_num_seqs)
         return runner
 
-    def is_padded(self, bucket: Bucket | None) -> bool:
-        """Whether a step has one of the few shapes of decodes."""
-        return bucket is not None
-
     def is_captured(self, bucket: Bucket | None) -> bool:
         """Whether steps of a bucket are captured as a whole, where the device captures steps."""
         if bucket is None or self.port.device != "hpu":
-            return True
+            return bucket is not None or not self.has_texts  # what has no shape is not captured
         return bucket.tokens + (bucket.chunk_pages or 0) * self.options.block_size <= MOST_CAPTURED
 
     def warm_up(self, runner: PackedRunner) -> None:

@@ -5,8 +5,7 @@ gathered and nothing merged. One split of the keys makes an answer independent o
 left rows unwritten (pytorch, issue 194167). Not run on a GPU: tests use an imitation with the kernel's own checks.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,28 +14,20 @@ try:
 except ImportError:  # older than 2.13
     varlen_attn_out: Any = None
 
-from tiny_llm_engine.packed_model import PackedInputs
+from tiny_llm_engine.packed_model import PackedInputs, Texts
 
 from ..kernels.torch.solution import TorchSolution
 
-LEAST_CAPABILITY = (8, 0)
-TYPES = (torch.float16, torch.bfloat16)
-HEAD_STEP, MOST_HEAD = 8, 256
 
-
-@dataclass(frozen=True)
-class TextMask:
+class TextMask(NamedTuple):
     """What the kernel is told of a step; made once, and shared by all layers.
 
     Args:
-        row_starts, key_starts, lengths, tables: those of `Texts`, in int32.
+        texts: in int32.
         window: how many tokens a row sees, itself included; None is all.
     """
 
-    row_starts: torch.Tensor
-    key_starts: torch.Tensor
-    lengths: torch.Tensor
-    tables: torch.Tensor
+    texts: Texts
     window: int | None
 
 
@@ -46,7 +37,7 @@ def text_mask(
     """Takes the arguments of Day 3.3's `packed_mask`, and returns its mask where the inputs have no texts."""
     if inputs.texts is None:
         return solution.packed_mask(inputs, page_size, window)
-    return TextMask(*vars(inputs.texts.map(lambda array: array.to(torch.int32))).values(), window)
+    return TextMask(inputs.texts.map(lambda array: array.to(torch.int32)), window)
 
 
 def attend_texts(
@@ -73,25 +64,14 @@ def attend_texts(
     """
     if not isinstance(mask, TextMask):
         return solution.packed_attention(query, key, value, key_pages, value_pages, mask, scale)
-    heads, (requests, pages) = torch.empty_like(query), mask.tables.shape
+    heads, texts, page_size = torch.empty_like(query), mask.texts, key_pages.shape[1]
+    requests, num_pages = texts.tables.shape
     # Upper limits: the host cannot read the exact ones from the device, and a captured step would keep them.
-    most_rows = 1 if requests == len(query) else len(query)
-    varlen_attn_out(
-        heads,
-        query,
-        key_pages,
-        value_pages,
-        mask.row_starts,
-        mask.key_starts,
-        most_rows,
-        pages * key_pages.shape[1],
-        scale=scale,
-        window_size=(-1 if mask.window is None else mask.window - 1, 0),
-        enable_gqa=True,
-        seqused_k=mask.lengths,
-        block_table=mask.tables,
-        num_splits=1,
-    )
+    limits = 1 if requests == len(query) else len(query), num_pages * page_size
+    arrays = heads, query, key_pages, value_pages, texts.row_starts, texts.key_starts
+    window = -1 if mask.window is None else mask.window - 1, 0
+    reads = {"seqused_k": texts.lengths, "block_table": texts.tables, "num_splits": 1}
+    varlen_attn_out(*arrays, *limits, scale=scale, window_size=window, enable_gqa=True, **reads)
     return heads
 
 
@@ -100,10 +80,10 @@ def why_no_kernel(model: Any) -> str | None:
     weight, size = model.norm.weight, model.config.head_dim
     if varlen_attn_out is None:
         return f"torch {torch.__version__} does not have the kernel, and 2.13 does"
-    if (found := torch.cuda.get_device_capability(weight.device)) < LEAST_CAPABILITY:
+    if (found := torch.cuda.get_device_capability(weight.device)) < (8, 0):
         return f"the kernel needs compute capability 8.0, and this GPU has {'.'.join(map(str, found))}"
-    if weight.dtype not in TYPES:
+    if weight.dtype not in (torch.float16, torch.bfloat16):
         return f"the kernel takes float16 and bfloat16, and this model is in {str(weight.dtype)[6:]}"
-    if size % HEAD_STEP or size > MOST_HEAD:
-        return f"the kernel takes heads of a multiple of {HEAD_STEP} up to {MOST_HEAD}, and these have {size}"
+    if size % 8 or size > 256:
+        return f"the kernel takes heads of a multiple of 8 up to 256, and these have {size}"
     return None
