@@ -101,7 +101,7 @@ class PackedInputs:
     def map(self, convert: Callable[[list], Any]) -> "PackedInputs":
         """The same with every list converted, for example to arrays of a device."""
 
-        def one(part):
+        def one(part: Any) -> Any:
             is_record = isinstance(part, PastReads | Texts)
             return None if part is None else part.map(convert) if is_record else convert(part)
 
@@ -118,9 +118,10 @@ class PackedInputs:
     @classmethod
     def of(cls, flat: Sequence[Any]) -> "PackedInputs":
         """The inputs that `flatten` has made this list of."""
-        own, texts, lone_prompt = flat[:5], flat[-1 - TEXTS : -1], flat[-1]
+        texts, lone_prompt = flat[-1 - TEXTS : -1], flat[-1]
         reads = [reads_of(flat[start : start + READS]) for start in range(5, len(flat) - 1 - TEXTS, READS)]
-        return cls(*own, *reads, lone_prompt, None if texts[0] is None else Texts(*texts))
+        parts = [*flat[:5], *reads, lone_prompt, None if texts[0] is None else Texts(*texts)]
+        return cls(*parts)
 
 
 def reads_of(flat: Sequence[Any]) -> PastReads | None:

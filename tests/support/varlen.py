@@ -4,7 +4,10 @@ The rules are those of torch 2.13's FlashAttention 2 with pages, and of its wrap
 so that a recorded graph holds it as one call.
 """
 
+from typing import Any
+
 import torch
+from torch.utils import _python_dispatch
 
 TYPES = [torch.float16, torch.bfloat16]
 calls: list[int] = []  # max_q of each
@@ -12,8 +15,8 @@ calls: list[int] = []  # max_q of each
 
 def varlen_attn_out(
     out, query, key, value, cu_seq_q, cu_seq_k, max_q, max_k,
-    *, return_aux=None, scale=None, window_size=(-1, -1), enable_gqa=False, seqused_k=None, block_table=None,
-    num_splits=None,
+    *, return_aux=None, scale=None, window_size=(-1, -1), enable_gqa=False, seqused_k: Any = None,
+    block_table: Any = None, num_splits=None,
 ):  # fmt: skip
     """See torch's; with pages and causal, as it is called here."""
     arrays, indices = (out, query, key, value), (cu_seq_q, cu_seq_k, seqused_k, block_table)
@@ -29,7 +32,7 @@ def varlen_attn_out(
         "causal": lambda: window_size[1] == 0,
         "limits": lambda: cu_seq_q.diff().max() <= max_q and seqused_k.max() <= max_k,
     }
-    if not torch.utils._python_dispatch._get_current_dispatch_mode():  # a recorded graph reads no numbers
+    if not _python_dispatch._get_current_dispatch_mode():  # a recorded graph reads no numbers
         calls.append(max_q)
     else:
         del rules["limits"]

@@ -82,7 +82,9 @@ def test_what_is_given_imports_no_solution_and_arrays_only_where_it_says_so():
         source = path.read_text(encoding="utf-8")
         found = imports_of(without_type_checking(source) if path == SOLUTION_TYPES else source)
         assert not found & {"tiny_llm", "tiny_llm_ref"}, name(path)
-        of_folder = ARRAYS.intersection(path.parts) | ({"torch"} if "gaudi" in path.parts else set())
+        of_folder = ARRAYS.intersection(path.parts) | (
+            {"torch"} if {"gaudi", "nvidia"} & {*path.parts} else set()
+        )
         assert found & ARRAYS <= of_folder | WITH_ARRAYS.get(path.name, set()), name(path)
         assert "habana_frameworks" not in found or path.name.startswith("hpu"), name(path)
 

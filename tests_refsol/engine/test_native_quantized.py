@@ -102,25 +102,6 @@ def test_rows_are_those_of_day_2_2(port, native, rng, bits, group_size, dtype):
     assert_close(port.numpy(rows), port.numpy(dense(port, w))[ids], **EXACT, idea="rows of the table")
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-def test_a_joined_matrix_has_the_outputs_of_all(port, native, rng, bits):
-    Matrix = native.NativeQuantizedMatrix
-    parts = [given_of(port).native_quantized(quantized(port, rng, rows, bits=bits)) for rows in (32, 16, 48)]
-    joined, x = Matrix.joined(parts), port.array(rng.normal(size=(5, 256)), "bfloat16")
-    expected = np.concatenate([port.numpy(part(x)) for part in parts], axis=-1)
-    assert_close(port.numpy(joined(x)), expected, **EXACT, idea="the outputs of all parts")
-    assert joined.shape == (96, 256) and joined.nbytes == sum(part.nbytes for part in parts)
-
-
-def test_what_cannot_be_joined_is_one_line(port, native, rng):
-    Matrix = native.NativeQuantizedMatrix
-    one = given_of(port).native_quantized(quantized(port, rng))
-    others = {"rows": 40}, {"columns": 128}, {"group_size": 32}, {"bits": 8}, {"dtype": "float32"}
-    for other in others:
-        with pytest.raises(ValueError, match="cannot be joined"):
-            Matrix.joined([one, given_of(port).native_quantized(quantized(port, rng, **other))])
-
-
 def test_what_cannot_be_multiplied_is_an_error_before_the_call(port, native, rng):
     w = given_of(port).native_quantized(quantized(port, rng))
     wrong = [port.array(np.ones((2, 255)), "bfloat16"), port.array(np.ones((2, 256)), "float16")]
@@ -160,19 +141,6 @@ def test_float16_scales_cost_nothing_beside_rounded_activations(port, native, rn
     expected = rounded(port.numpy(x), 32) @ matrix.T
     off = np.linalg.norm(found - expected) / np.linalg.norm(expected)
     assert off < (1e-5 if dtype == "float32" else 2**-8)
-
-
-def test_matrices_of_another_type_are_not_joined(port, native, rng):
-    originals = (in_float16(port, rng, 16, 96, 4, dtype)[0] for dtype in ("bfloat16", "float32"))
-    one, other = map(given_of(port).native_quantized, originals)
-    with pytest.raises(
-        ValueError, match=r"float32 in 4 bits.* and .*bfloat16 in 4 bits.* scales in .*float16"
-    ):
-        native.NativeQuantizedMatrix.joined([one, other])
-    scaled_in_bf16 = given_of(port).native_quantized(quantized(port, rng, 16, 96, group_size=32))
-    with pytest.raises(ValueError, match="cannot be joined"):
-        native.NativeQuantizedMatrix.joined([one, scaled_in_bf16])
-    assert native.NativeQuantizedMatrix.joined([one, one]).dtype == port.dtype("bfloat16")
 
 
 def test_packing_holds_few_rows_in_bytes(port, native, rng):

@@ -117,8 +117,9 @@ def test_a_request_that_is_planned_twice_is_named(wrong):
         for _ in range(2):
             getattr(loop.scheduler, wrong)(plan)
 
+    # The second one waits: where all running ones are planned and nobody waits, no prompt is looked for.
     loop.add(b"ab" * 20)
-    loop.add(b"ab" * 20)  # waits: where all running ones are planned and nobody waits, no prompt is looked for
+    loop.add(b"ab" * 20)
     for _ in range(6 if wrong == "plan_decodes" else 1):
         loop.loop.step()
     loop.scheduler.plan_step = plan_step

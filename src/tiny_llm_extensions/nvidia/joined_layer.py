@@ -45,7 +45,7 @@ class JoinedMLP:
 
 def joined(owner: Any, *names: str) -> DenseLinear | None:
     """Plain matrices one below the other; None if they are of other kinds. The owner's become views of it."""
-    parts = [getattr(owner, name, None) for name in names]
+    parts: list[Any] = [getattr(owner, name, None) for name in names]
     if not all(isinstance(part, DenseLinear) for part in parts):
         return None
     biases = [part.bias for part in parts if part.bias is not None]

@@ -31,13 +31,17 @@ class TextMask(NamedTuple):
     window: int | None
 
 
+def _as_int32(array: Any) -> torch.Tensor:
+    return array.to(torch.int32)
+
+
 def text_mask(
     solution: TorchSolution, inputs: PackedInputs, page_size: int, window: int | None = None
 ) -> Any:
     """Takes the arguments of Day 3.3's `packed_mask`, and returns its mask where the inputs have no texts."""
     if inputs.texts is None:
         return solution.packed_mask(inputs, page_size, window)
-    return TextMask(inputs.texts.map(lambda array: array.to(torch.int32)), window)
+    return TextMask(inputs.texts.map(_as_int32), window)
 
 
 def attend_texts(

@@ -26,7 +26,9 @@ def native_array(array: torch.Tensor) -> NativeArray:
 
 
 def torch_array(numbers: NativeArray) -> torch.Tensor:
-    """An array of NumPy that a kernel has written as torch's, without a copy."""
+    """An array that a kernel has written as torch's, without a copy."""
+    if isinstance(numbers.owner, torch.Tensor):
+        return numbers.owner
     return torch.from_numpy(numbers.owner).view(getattr(torch, numbers.dtype))
 
 

@@ -25,6 +25,7 @@ class TorchSolution(Protocol):
 
     # Days 2.4, 3.2 and 3.3, of which the attention of a Gaudi is made.
     packed_mask: Callable[..., Any]
+    packed_attention: Callable[..., torch.Tensor]
     gather_pages: Callable[..., torch.Tensor]
     paged_decode_statistics: Callable[..., Any]
     merge_attention: Callable[..., Any]

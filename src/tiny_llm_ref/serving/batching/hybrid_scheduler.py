@@ -70,7 +70,7 @@ class HybridScheduler:
 
     def plan_prompts(self, plan: list[Scheduled]) -> None:
         """Adds chunks: first of running requests that are not ready to decode, then of newly admitted ones."""
-        if len(plan) == len(self.running) and not len(self.waiting):  # most steps: all decode, and nobody waits
+        if len(plan) == len(self.running) and not len(self.waiting):  # as in most steps: all decode
             return
         left = self.prompt_budget(plan)
         # TASK 3.3.5: one budget for all: what one chunk takes, the next cannot have. No empty chunk.
