@@ -16,7 +16,7 @@ constexpr int WIDTH = 8;
 #else
 constexpr int WIDTH = 4;
 #endif
-#if defined(__AMX_BF16__) && defined(__AVX512BW__)
+#if defined(__AMX_BF16__) && defined(__AVX512F__) && defined(__AVX512BW__)
 #define MATRIX_UNIT  // see matrix_unit.h
 #endif
 constexpr int LINE = 16;
