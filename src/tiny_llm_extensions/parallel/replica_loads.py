@@ -117,7 +117,7 @@ class ReplicaLoads:
         Args:
             request: identifies it for `finish`.
             prompt: token ids.
-            max_tokens: the limit of its answer; None where there is none.
+            max_tokens: the limit of its answer; None for no limit.
             among: the replicas that may be chosen; all when None.
 
         Raises:

@@ -66,7 +66,7 @@ class Backfill(Admission[Served]):
         return sorted((one for one in found if not one.is_done), key=self.aged.key)[:count]
 
     def admit(self, is_alone: bool, left: int, before: float = math.inf) -> Served | None:
-        """The next request that may begin, with its blocks; None if there is none.
+        """The next request that may begin, with its blocks; None if no request may.
 
         Args:
             is_alone: whether nothing runs.

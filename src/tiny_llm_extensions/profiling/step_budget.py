@@ -31,7 +31,7 @@ def begin_with_short_steps(engine: LLMEngine) -> str:
         What was measured and chosen, in one line, if anything was measured.
 
     Raises:
-        ValueError: the environment variable is no number of seconds.
+        ValueError: the environment variable is not a number of seconds.
     """
     new_loop, usual = engine.new_loop, max(CHUNKED_BUDGET, engine.options.max_num_seqs)
     target = target_of(getattr(engine.options, "max_step_seconds", 0.0))

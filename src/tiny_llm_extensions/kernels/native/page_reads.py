@@ -121,7 +121,7 @@ def listed(numbers: Any) -> list[int]:
 
 
 def decode_runs(texts: dict[int, Runs], slots: Any, kernel: DecodeKernel) -> DecodeRuns | None:
-    """The runs of some decodes, each with its own row last; None when there are none.
+    """The runs of some decodes, each with its own row last; None without a decode.
 
     Args:
         texts: from `past_runs`.
