@@ -78,8 +78,8 @@ class Given:
         return self._quantized.NativeQuantizedMatrix.of(w, self.kernels.quantized_product, x_bits)
 
     def decode_runs(self, texts: dict[int, list[tuple[int, int]]], slots: Array) -> Any:
-        """See `native.page_reads.decode_runs`."""
-        decode_runs = import_module(".kernels.native.page_reads", __package__).decode_runs
+        """See `native.attention.decode_runs`."""
+        decode_runs = import_module(".kernels.native.attention", __package__).decode_runs
         return decode_runs(texts, slots, self.kernels.decode_attention)
 
 

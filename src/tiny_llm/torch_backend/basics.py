@@ -83,7 +83,7 @@ class RMSNorm:
 
 def linear_layer(weight: Any, bias: torch.Tensor | None = None) -> Linear:
     """An array (O, I) becomes a layer that multiplies by Day 1.1's `linear`; all other weights are layers already."""
-    return with_bias(weight, bias) if callable(weight) else DenseLinear(weight, bias, linear)
+    return with_bias(weight, bias) if callable(weight) else DenseLinear(linear, w=weight, bias=bias)
 
 
 class Embedding:

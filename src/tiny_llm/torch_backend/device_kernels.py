@@ -2,23 +2,15 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 
 from tiny_llm_engine.arrays.torch import fused
 
-from .basics import RMSNorm
 from .flash_attention import flash_attention_device, flash_attention_tiled
 from .kernels import KERNELS, Kernels
 from .rope import RoPE
-
-
-class _DeviceNorm(RMSNorm):
-    """RMSNorm as one kernel: Gaudi's on an HPU, torch's elsewhere."""
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return fused.rms_norm(x, self.weight, self.eps)
 
 
 class _DeviceRoPE(RoPE):
@@ -28,8 +20,7 @@ class _DeviceRoPE(RoPE):
         cos, sin = (torch.cat([rows, rows], dim=-1) for rows in super().rows(positions))
         return cos, sin
 
-    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        return fused.apply_rope(x, cos, sin)
+    rotate: Any = staticmethod(fused.apply_rope)  # of tensors alone
 
 
 def _device_rope(dims: int, seq_len: int, base: float = 10000, traditional: bool = False) -> RoPE:
@@ -41,5 +32,5 @@ KERNELS["tiled"] = Kernels(
     attend=cast(Callable[..., torch.Tensor], flash_attention_tiled)
 )  # no statistics are asked for
 KERNELS["device"] = Kernels(
-    partial(flash_attention_device, may_hide_all=False), norm=_DeviceNorm, rope=_device_rope
+    partial(flash_attention_device, may_hide_all=False), norm=fused.DeviceNorm, rope=_device_rope
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -17,12 +18,12 @@ class Kernels:
     Args:
         attend: (query (B, H, L, D), key and value (B, Hkv, S, D), mask=…) -> (B, H, L, D). The mask shows each query
             at least its own key.
-        norm: a class with `RMSNorm`'s arguments.
+        norm: makes a norm; takes the arguments of `RMSNorm`.
         rope: makes a RoPE; takes the arguments of `RoPE`.
     """
 
     attend: Callable[..., torch.Tensor] = scaled_dot_product_attention_grouped
-    norm: type[RMSNorm] = RMSNorm
+    norm: Callable[..., Any] = RMSNorm
     rope: Callable[..., RoPE] = RoPE
 
 

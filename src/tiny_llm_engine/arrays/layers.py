@@ -1,7 +1,7 @@
 """Linear layers: a weight multiplies itself, so no model asks what kind of weight it has."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 Array = Any  # of the port's library
@@ -19,19 +19,16 @@ class Linear(Protocol):
     def __call__(self, x: Array) -> Array: ...
 
 
-@dataclass(frozen=True, eq=False)
-class DenseLinear:
-    """A plain matrix.
+class DenseLinear(partial[Array]):
+    """A plain matrix: Day 1.1's `linear`, to which its arguments `w` (O, I) and `bias`, (O,) or None, are bound."""
 
-    Args:
-        weight: (O, I).
-        bias: (O,) or None.
-        multiply: Day 1.1's `linear`.
-    """
+    @property
+    def weight(self) -> Array:
+        return self.keywords["w"]
 
-    weight: Array
-    bias: Array | None
-    multiply: Callable[[Array, Array, Array | None], Array]
+    @property
+    def bias(self) -> Array | None:
+        return self.keywords["bias"]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -40,9 +37,6 @@ class DenseLinear:
     @property
     def nbytes(self) -> int:
         return self.weight.nbytes
-
-    def __call__(self, x: Array) -> Array:
-        return self.multiply(x, self.weight, self.bias)
 
 
 @dataclass(frozen=True, eq=False)

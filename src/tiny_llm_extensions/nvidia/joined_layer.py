@@ -5,7 +5,7 @@ four products, and few kernels between any two of them.
 """
 
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -54,8 +54,8 @@ def joined(owner: Any, *names: str) -> DenseLinear | None:
     weight = torch.cat([part.weight for part in parts])
     views = weight.split([part.shape[0] for part in parts])
     for name, part, view in zip(names, parts, views, strict=True):
-        setattr(owner, name, replace(part, weight=view))
-    return replace(parts[0], weight=weight, bias=torch.cat(biases) if biases else None)
+        setattr(owner, name, DenseLinear(part.func, w=view, bias=part.bias))
+    return DenseLinear(parts[0].func, w=weight, bias=torch.cat(biases) if biases else None)
 
 
 def join(layer: Any) -> Any:

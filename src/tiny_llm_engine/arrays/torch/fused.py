@@ -26,6 +26,16 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-5) -> torch.
     return F.rms_norm(x, weight.shape, weight.to(x.dtype), eps)
 
 
+class DeviceNorm:
+    """Day 1.4's `RMSNorm` as one kernel, see `rms_norm`; the same arguments."""
+
+    def __init__(self, dim: int, weight: torch.Tensor, eps: float = 1e-5):
+        self.dim, self.weight, self.eps = dim, weight, eps
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return rms_norm(x, self.weight, self.eps)
+
+
 def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotates the pairs (i, i + D/2) of every head, as Qwen3 does (not the traditional pairs 2i, 2i + 1).
 

@@ -49,6 +49,9 @@ class TinyKvPagedPool:
         self.num_blocks = num_blocks
         arrays = (array[: (num_blocks + 1) * self.page_size] for array in self._reserved)
         self.keys, self.values, *self.scales = arrays
+        self.known_addresses: list[
+            int
+        ] = []  # of these arrays, as a kernel takes them; it fills in what it asked
 
     @property
     def key_pages(self) -> torch.Tensor:

@@ -16,7 +16,7 @@ import mlx.core as mx
 from tiny_llm_engine.arrays.mlx.quantized_pages import QuantizedPages
 from tiny_llm_engine.packed_model import PackedInputs, PastReads
 
-from ..native.page_reads import rows_of_requests
+from ..native.layers import rows_of_requests
 
 
 @dataclass(frozen=True)

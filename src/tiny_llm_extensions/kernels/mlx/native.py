@@ -13,7 +13,7 @@ import mlx.core as mx
 from tiny_llm_engine.arrays.mlx.quantized_pages import QuantizedPages
 
 from ..kernel_matrix import KernelMatrix
-from ..native.attention import KeptArray
+from ..native.attention import DecodeRuns, KeptArray
 from ..native.kernel import (
     NativeArray,
     PortArrays,
@@ -26,7 +26,6 @@ from ..native.kernel import (
     shared,
     threads_for,
 )
-from ..native.page_reads import DecodeRuns
 
 TYPES = {"bfloat16": mx.bfloat16, "float32": mx.float32}
 NAMES = {getattr(mx, name): name for name in ("bfloat16", "float16", "float32", "int64", "int8", "uint8")}
@@ -46,12 +45,9 @@ def mlx_array(numbers: NativeArray) -> mx.array:
 
 
 def addresses_of(pool: Any) -> Sequence[int]:
-    """Where the arrays of a pool are, computed: asked once for as long as only kernels write to them."""
-    if not pool.known_addresses:
-        pool.materialize()
-        # Arrays are not kept: a write would copy one that is held elsewhere.
-        pool.known_addresses = [native_array(part).address for part in pool.arrays]
-    return pool.known_addresses
+    """Where the arrays of a pool are, computed. They are not kept: a write would copy one that is held elsewhere."""
+    pool.materialize()
+    return [native_array(part).address for part in pool.arrays]
 
 
 ARRAYS = PortArrays(NAMES, native_array, mx.array, mlx_array, addresses_of, available_threads)

@@ -1,8 +1,11 @@
 """Attention by kernels, `decode_attention.cpp` and `prompt_attention.cpp`: what they read, checks and the calls."""
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import NamedTuple
+from itertools import accumulate, chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +14,8 @@ from .library import library
 
 TYPES = ("bfloat16", "float32")  # of queries
 # Flags of the compiler, by the type in which pages keep keys and values; none for the queries' type. e4m3 is uint8.
+Runs = list[tuple[int, int]]  # of neighbouring slots: the first one, and how many
+RunArrays = tuple[NativeArray, NativeArray, NativeArray]  # starts, counts and runs of `DecodeKernel.attend`
 KEPT: dict[str, tuple[str, ...]] = {"int8": ("-DKEPT=INT8",), "uint8": ("-DKEPT=E4M3",)}
 LINE = 16  # keys of a block, of prompts
 MOST_QUERIES, MOST_SIZE = 16, 256  # the kernel keeps so much of a head beside its sums
@@ -97,10 +102,10 @@ class DecodeKernel(Kernel):
         keys.check("keys", (slots, kv_heads, size), query.dtype, *KEPT)
         values.check("values", (slots, kv_heads, size), keys.numbers.dtype)
         require("out", out, (rows, heads, size), query.dtype)
-        for name, array in (("starts", starts), ("counts", counts)):
-            require(name, array, starts.shape, "int64")
+        for name, each in (("starts", starts), ("counts", counts)):
+            require(name, each, starts.shape, "int64")
         require("runs", runs, (rows + 1,), "int64")
-        addresses = (array.address for array in (out, starts, counts, runs))
+        addresses = (each.address for each in (out, starts, counts, runs))
         read = query.address, *keys.addresses, *values.addresses
         kernel = self.kernel_of(keys.numbers.dtype)
         how = scale, query.dtype == "bfloat16", threads
@@ -123,6 +128,54 @@ class DecodeKernel(Kernel):
         query, keys, out = (of_numpy(np.zeros((1, 1, 16), np.float32)) for _ in range(3))
         starts, counts, runs = (of_numpy(np.array(numbers, np.int64)) for numbers in ([0], [1], [0, 1]))
         self.attend(query, KeptArray(keys), KeptArray(keys), out, starts, counts, runs, 1.0)
+
+
+@dataclass(frozen=True)
+class DecodeRuns:
+    """What R requests of one row read: runs of neighbouring slots, in the order of their texts.
+
+    Args:
+        rows: (R,) rows of the step, int64.
+        arrays: starts, counts and runs, see `DecodeKernel.attend`; all layers read the same.
+        kernel: the solution's kernel of Day 4.1 that reads the runs.
+    """
+
+    rows: array
+    arrays: RunArrays
+    kernel: DecodeKernel
+
+    @cached_property
+    def tokens(self) -> int:
+        """How many keys all rows read."""
+        return sum(self.arrays[1].owner)
+
+
+def decode_runs(texts: dict[int, Runs], slots: Any, kernel: DecodeKernel) -> DecodeRuns | None:
+    """The runs of some decodes, each with its own row last; None without a decode.
+
+    Args:
+        texts: of each row its runs of neighbouring slots, first one and count.
+        slots: (T,), a list or an array: where the rows of the step are.
+        kernel: the solution's kernel of Day 4.1 that reads the runs.
+    """
+    if not texts:
+        return None
+    rows, own = sorted(texts), slots if isinstance(slots, list) else slots.tolist()
+    runs = [[*texts[row], (own[row], 1)] for row in rows]
+    return DecodeRuns(array("q", rows), run_arrays(runs), kernel)
+
+
+def run_arrays(runs: Sequence[Runs]) -> RunArrays:
+    """Starts, counts and the first run of each row, see `DecodeKernel.attend`."""
+    starts, counts = zip(*chain(*runs), strict=True) if any(runs) else ((), ())
+    return _integers(starts), _integers(counts), _integers(accumulate(map(len, runs), initial=0))
+
+
+def _integers(numbers: Iterable[int]) -> NativeArray:
+    """(N,) int64."""
+    listed = array("q", numbers)
+    address, count = listed.buffer_info()
+    return NativeArray(address, (count,), "int64", listed)
 
 
 def attend_prompt(

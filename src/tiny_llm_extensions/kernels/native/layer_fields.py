@@ -1,6 +1,7 @@
 """The layers of a model as `layers.cpp` reads them: which ones it can compute, and their fields in C++."""
 
 from array import array
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -72,14 +73,24 @@ def can_compute(model: Any) -> bool:
     return is_whole and has_size and all(_is_native(layer, model.norm.weight.dtype) for layer in layers)
 
 
+def can_look_up(table: Any, dtype: Any) -> bool:
+    """Whether `layers.cpp` reads rows of a table of embeddings: a packed one, of numbers in the model's type."""
+    return is_native(table) and table.shape[1] % LINE == 0 and _numbers_in([table], dtype)
+
+
 def _is_native(layer: Any, dtype: Any) -> bool:
     matrices = [*attention_of(layer), *_matrices_of_mlp(layer.mlp)]
     routers = [layer.mlp.w_router] if is_mixture(layer.mlp) else []
     if not all(map(is_native, matrices + routers)) or any(w.shape[0] % LINE for w in matrices):
         return False
-    weights = [matrix_and_bias(w)[0] for w in matrices + routers]
-    plain = [w.dtype for w in weights if not isinstance(w, QuantizedMatrix)]
-    return {*plain, *(weight.dtype for weight in norms_of(layer) if weight is not None)} == {dtype}
+    norms = (weight.dtype for weight in norms_of(layer) if weight is not None)
+    return {*norms} == {dtype} and _numbers_in(matrices + routers, dtype)
+
+
+def _numbers_in(matrices: Sequence[Any], dtype: Any) -> bool:
+    """Whether all those that are not quantised have this type."""
+    weights = [matrix_and_bias(w)[0] for w in matrices]
+    return all(isinstance(w, QuantizedMatrix) or w.dtype == dtype for w in weights)
 
 
 def _matrices_of_mlp(mlp: Any) -> list[Any]:

@@ -227,7 +227,7 @@ static float constant(const Matrix& m, int64_t line, int64_t place) {
   return numbers[place];
 }
 
-// Columns from `first` on of a packed matrix' row, a line of them.
+// Columns from `first` on of a quantised matrix' row, a line of them.
 template <typename Number>
 static void unpack(const Matrix& m, int64_t row, int64_t first, Number* to) {
   const int64_t block = row / LINE, place = row % LINE, group = block * (m.columns / m.group) + first / m.group;
@@ -242,6 +242,15 @@ static void unpack(const Matrix& m, int64_t row, int64_t first, Number* to) {
     numbers[k - first] = product + bias;
   }
   store(to, load(numbers), LINE);
+}
+
+// The same of any packed matrix.
+template <typename Number>
+static void look_up(const Matrix& m, int64_t row, int64_t first, Number* to) {
+  if (m.bits > 0) return unpack(m, row, first, to);
+  constexpr int64_t columns = 4 / sizeof(Number);  // of each output in a line; a row has whole lines
+  const Number* w = (const Number*)m.w + row / LINE * LINE * m.columns + row % LINE * columns;
+  for (int64_t k = first; k < first + LINE; k++) to[k - first] = w[k / columns * LINE * columns + k % columns];
 }
 
 template <typename Number>
@@ -450,7 +459,7 @@ struct Team {
     if (s.ends == nullptr) return;
     const Matrix& table = s.ends->table;
     me.share(table.outputs > 0 ? s.rows * s.size / LINE : 0, [&](int64_t i) {
-      unpack(table, s.ids[i * LINE / s.size], i * LINE % s.size, x + i * LINE);
+      look_up(table, s.ids[i * LINE / s.size], i * LINE % s.size, x + i * LINE);
     });
     for (int64_t i = 0; i < s.num_layers; i++) compute_layer(s.layers[i], s.pools[i]);
     const auto norm = [&](int64_t row, auto... where) { normalize(s.ends->norm, s.sample_rows[row], row, where...); };

@@ -3,21 +3,19 @@
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from itertools import chain
-from typing import Any
+from itertools import accumulate, chain, groupby, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tiny_llm_engine.arrays.layers import Array
-from tiny_llm_engine.packed_model import PackedInputs
+from tiny_llm_engine.packed_model import PackedInputs, PastReads
 
 from ..kernel_matrix import NO_MATRIX, is_native
-from ..quantized_matrix import QuantizedMatrix
-from .attention import KEPT, DecodeKernel
-from .kernel import FLOAT, NUMBER, POINTER, TILES, Kernel, PortArrays, ProductKernel, empty
-from .layer_fields import LayerFields, can_compute, columns_of_mlp
+from .attention import KEPT, LINE, DecodeKernel, RunArrays, Runs, run_arrays
+from .kernel import FLOAT, NUMBER, POINTER, TILES, Kernel, NativeArray, PortArrays, ProductKernel, empty
+from .layer_fields import LayerFields, can_compute, can_look_up, columns_of_mlp
 from .library import GIVEN, NativeError, library
-from .page_reads import step_reads
 from .quantized_product import QuantizedKernel
 
 POOL_FIELDS = 4  # of a `Pool` in C++: keys, values and their scales
@@ -75,8 +73,8 @@ class NativeStep:
 
     Operation by operation, a layer is thirty to forty calls of an array library. For one token of a small model they
     take many times as long as reading the weights. The call writes the keys and values of the step where they belong;
-    nothing else reads these pools meanwhile. A quantised table and a packed head are parts of the call; others are
-    computed by the model.
+    nothing else reads these pools meanwhile. A packed table and a packed head are parts of the call; the model computes
+    others.
 
     Args:
         model: one that the kernel `can_compute`.
@@ -92,7 +90,7 @@ class NativeStep:
         self.sizes = model.norm.weight.shape[0], *heads, max(map(columns_of_mlp, model.layers))
         self.eps, self.scale = model.norm.eps, config.head_dim**-0.5
         table, head = model.embedding.weight, model.w_lm_head
-        self.has_table, self.has_head = isinstance(table, QuantizedMatrix), is_native(head)
+        self.has_table, self.has_head = can_look_up(table, model.norm.weight.dtype), is_native(head)
         fields = self._fields = LayerFields(arrays)
         before = fields.matrix(table) if self.has_table else NO_MATRIX
         after = fields.matrix(head) if self.has_head else NO_MATRIX
@@ -136,8 +134,10 @@ class NativeStep:
         return model.finish(self.arrays.written(x)[None], self._as_array([*sampled]))
 
     def _pool(self, pool: Any) -> Sequence[int]:
-        """A `Pool`."""
-        return (*self.arrays.addresses_of(pool), 0, 0)[:POOL_FIELDS]
+        """A `Pool`; its addresses are asked once for as long as only kernels write to it."""
+        if not pool.known_addresses:
+            pool.known_addresses = [*self.arrays.addresses_of(pool), 0, 0][:POOL_FIELDS]
+        return pool.known_addresses
 
 
 def use_native_step(model: Any, kernel: LayersKernel, arrays: PortArrays) -> None:
@@ -148,3 +148,87 @@ def use_native_step(model: Any, kernel: LayersKernel, arrays: PortArrays) -> Non
 
 def _address(fields: array) -> int:
     return fields.buffer_info()[0]
+
+
+class CallReads(NamedTuple):
+    """What a step reads, as `layers.cpp` takes it.
+
+    Args:
+        texts: of each chunk its first row, its rows, the slots that it reads, and where these begin in `slots`.
+        slots: of the pasts and the rows of all chunks, those of each filled up to a multiple of `LINE`.
+        runs: what the rows of decodes read, see `DecodeKernel.attend`: in layers without a window, then in those with
+            one.
+    """
+
+    texts: array
+    slots: array
+    runs: tuple[NativeArray, ...]
+
+
+def step_reads(inputs: PackedInputs, page_size: int, has_windows: bool) -> CallReads:
+    """What the requests of a step read; the inputs are lists, or arrays, which are read for it."""
+    requests = rows_of_requests(inputs.segments)
+    runs = windowed = row_runs(inputs, inputs.decodes, requests, page_size)
+    if has_windows:
+        windowed = row_runs(inputs, inputs.window_decodes, requests, page_size)
+    return CallReads(*step_texts(inputs, requests, page_size), (*runs, *windowed))
+
+
+def rows_of_requests(segments: Any) -> list[tuple[int, int]]:
+    """The first row of each request of a step, and the one after its last."""
+    sizes = [len(list(rows)) for _, rows in groupby(listed(segments))]
+    return list(pairwise(accumulate(sizes, initial=0)))
+
+
+def row_runs(
+    inputs: PackedInputs, reads: PastReads | None, requests: Sequence[tuple[int, int]], page_size: int
+) -> RunArrays:
+    """What each row of a step reads, see `DecodeKernel.attend`; the rows of chunks read nothing.
+
+    Args:
+        reads: the pasts of requests of one row.
+        requests: see `rows_of_requests`.
+    """
+    past, own = past_runs(reads, page_size), listed(inputs.slots)
+    runs: list[Runs] = [[] for _ in own]
+    for start, stop in requests:
+        if stop - start == 1:
+            runs[start] = [*past.get(start, ()), (own[start], 1)]
+    return run_arrays(runs)
+
+
+def step_texts(
+    inputs: PackedInputs, requests: Sequence[tuple[int, int]], page_size: int
+) -> tuple[array, array]:
+    """`CallReads.texts` and their slots; arguments as those of `row_runs`."""
+    past, own = past_runs(inputs.chunks, page_size), listed(inputs.slots)
+    texts, slots = array("q"), array("q")
+    for start, stop in requests:
+        if stop - start > 1:
+            before = len(slots)
+            for first, count in past.get(start, ()):
+                slots.extend(range(first, first + count))
+            slots.extend(own[start:stop])
+            tokens = len(slots) - before
+            texts.extend((start, stop - start, tokens, before))
+            slots.extend([0] * (-tokens % LINE))
+    return texts, slots
+
+
+def past_runs(past: PastReads | None, page_size: int) -> dict[int, Runs]:
+    """For each row with a past the runs of it, first slot and count. A run is at most a page."""
+    if past is None:
+        return {}
+    rows, groups, blocks = listed(past.rows), listed(past.groups), past.blocks
+    runs: dict[int, Runs] = {group: [] for group in groups}
+    parts = blocks.block_groups, blocks.block_list, blocks.block_starts, blocks.block_usage
+    for group, block, start, end in zip(*map(listed, parts), strict=True):
+        if group in runs and end > start:
+            runs[group].append((block * page_size + start, end - start))
+    # Rows and groups of padding, see `padding.py`, read nothing.
+    return {row: runs[group] for row, group in zip(rows, groups, strict=True) if group >= 0 and runs[group]}
+
+
+def listed(numbers: Any) -> list[int]:
+    """Integers as a list; an array is read for it."""
+    return numbers if isinstance(numbers, list) else numbers.tolist()

@@ -10,9 +10,8 @@ import torch
 from tiny_llm_engine.arrays.torch.quantized_pages import QuantizedPages
 
 from ..kernel_matrix import KernelMatrix
-from ..native.attention import KeptArray
+from ..native.attention import DecodeRuns, KeptArray
 from ..native.kernel import NativeArray, PortArrays, ProductKernel, pack
-from ..native.page_reads import DecodeRuns
 from .operators import operator
 
 TYPES = torch.bfloat16, torch.float32, torch.int64, torch.int8, torch.uint8
