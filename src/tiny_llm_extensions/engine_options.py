@@ -37,8 +37,8 @@ class EngineOptions(PlainOptions):
         policy: how steps are planned: "hybrid" mixes chunks and decodes in one forward, "separate" computes the same
             plan in two; or a name of the policies of Day 3.5.
         latency_target: seconds between two tokens of an answer, for the policy "slack", which measures steps first.
-        max_step_seconds: target for the longest step of a server without `max_num_batched_tokens`, which then has 512,
-            256, 128 or 64 tokens, as measured here (in bf16 another size may change a token). 0 is 512 tokens, as for
+        max_step_seconds: target for the steps of a server without `max_num_batched_tokens` while answers are read: it
+            cuts their chunks, as measured here (in bf16 another size may change a token). 0 is 512 tokens, as for
             batches. None reads TINY_LLM_MAX_STEP_SECONDS, and is 0.25.
         scale_chunks_by_load: whether the chunks of a step shrink with the share of `max_num_seqs` that decodes in it;
             see `LoadChunker`.

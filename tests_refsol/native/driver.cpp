@@ -11,6 +11,7 @@
 
 #include "kept.h"
 #include "plain_loops.h"
+#include "unit.h"
 
 namespace attention {
 #include "decode_attention.cpp"
@@ -109,7 +110,7 @@ static int run_attention(int64_t queries, int64_t kv_heads, int64_t size) {
 }
 
 static int run_chunk(int64_t rows, int64_t past, int64_t size, int64_t window) {
-  const int64_t tokens = past + rows, padded = (tokens + 15) / 16 * 16;
+  const int64_t tokens = past + rows, padded = (tokens + 31) / 32 * 32;
   std::vector<int64_t> slots(tokens);
   for (int64_t i = 0; i < tokens; i++) slots[i] = tokens - 1 - i;
   const auto query = some<float>(rows * 4 * size);

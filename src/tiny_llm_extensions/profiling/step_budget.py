@@ -1,51 +1,123 @@
-"""The tokens of a server's steps by default: as many as keep its longest step with a decode below a target of time.
+"""Steps of a server by default: as many tokens as keep one that somebody waits for below a target of time.
 
-A batch without a listener keeps the large budget: nobody waits for its next token. What is measured is kept as that of
-`product_choice` is, for each model, its options and the target.
+A token of a prompt costs more, the more tokens are before it, so the first chunk of a prompt is larger than its last.
+Where nobody decodes, and in a batch without a listener, steps have the large budget. What is measured is kept like that
+of `product_choice`, for each model and its options.
 """
 
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from tiny_llm_engine.engine_options import CHUNKED_BUDGET
 from tiny_llm_engine.llm_engine import LLMEngine
+from tiny_llm_engine.scheduled import Scheduled
 
 from .product_choice import kept_seconds
 from .step_timer import StepTimer
 
-BUDGETS = (64, 128, 256, 512)  # tokens
+SIZES = (64, 128, 256)  # tokens of the steps that are measured
+LEAST = 64  # tokens of a first chunk, however long they take
 TARGET = 0.25  # seconds
 VARIABLE = "TINY_LLM_MAX_STEP_SECONDS"  # the target, where none is given
-STEP = "step"  # the only name in the file
+EMPTY, LONG = "empty", "long"  # the names in the file: by what is before the chunk
 # What changes the cost of a step, besides the model and its products.
 OPTIONS = ("block_size", "kv_cache_dtype", "max_num_seqs", "policy")
 
 
-def begin_with_short_steps(engine: LLMEngine) -> str:
-    """Give the steps of an engine whose tokens somebody reads their default budget.
+@dataclass(frozen=True)
+class StepCost:
+    """Seconds of a step: a + b · tokens + c · pairs, each token of a prompt with one before it or itself."""
 
-    A new loop, after a reset of the prefix cache, begins with it too.
+    a: float
+    b: float
+    c: float
+
+    @classmethod
+    def of(cls, samples: Mapping[tuple[int, int], float]) -> "StepCost":
+        """The cost that is nearest to samples, (tokens, past) to seconds, in relative terms. Nothing is below 0."""
+        rows = np.array([(1, tokens, pairs(tokens, past)) for tokens, past in samples], np.float64)
+        seconds = np.array(list(samples.values()))
+        found = np.linalg.lstsq(rows / seconds[:, None], np.ones(len(seconds)), rcond=None)[0]
+        return cls(*np.maximum(found, 0).tolist())
+
+    def seconds(self, tokens: int, past: int = 0) -> float:
+        """Of a step with so many tokens of a prompt that has `past` before them."""
+        return self.a + self.b * tokens + self.c * pairs(tokens, past)
+
+    def tokens_within(self, seconds: float, past: int, most: int) -> int:
+        """The most tokens of such a step, up to `most`, that take so long; 0 if not one does."""
+        sizes = np.arange(1, most + 1)
+        return int(np.sum(self.a + self.b * sizes + self.c * sizes * (past + sizes / 2) <= seconds))
+
+
+def pairs(tokens: int, past: int) -> float:
+    """How many scores the attention of a chunk has."""
+    return tokens * (past + tokens / 2)
+
+
+@dataclass(frozen=True, eq=False)
+class ShortSteps:
+    """A `PlanHook` that cuts the chunks of a step for which a decode waits.
+
+    Args:
+        scheduler: of the loop that it is put on.
+        cost: of a step.
+        target: seconds of a step.
+        budget: tokens of a step for which nobody waits. One that was changed by hand counts alone.
+    """
+
+    scheduler: Any
+    cost: StepCost
+    target: float
+    budget: int
+
+    def limit(self, left: int, decodes: int) -> int:
+        """See `PlanHook`. What comes before a chunk is known when it is planned."""
+        return left
+
+    def change(self, plan: list[Scheduled], calls: Sequence[Sequence[Scheduled]]) -> None:
+        """Leaves each chunk the tokens for which the chunks before it leave time, and one at least."""
+        is_default = self.scheduler.max_num_batched_tokens == self.budget
+        if not is_default or not any(one.is_decoding for one in self.scheduler.running):
+            return
+        left, least = self.target, LEAST
+        for place, entry in enumerate(plan):
+            if not entry.is_decode:
+                fitting = max(least, self.cost.tokens_within(left, entry.start, entry.size))
+                plan[place] = replace(entry, size=min(entry.size, fitting))
+                left -= self.cost.seconds(plan[place].size, entry.start) - self.cost.a
+                least = 1
+
+
+def begin_with_short_steps(engine: LLMEngine) -> str:
+    """Cut the steps of an engine whose tokens somebody reads to a target of time.
+
+    A new loop, after a reset of the prefix cache, begins with that too.
 
     Returns:
-        What was measured and chosen, in one line, if anything was measured.
+        What was measured and what follows from it, in one line, if anything was measured.
 
     Raises:
         ValueError: the environment variable is not a number of seconds.
     """
-    new_loop, usual = engine.new_loop, max(CHUNKED_BUDGET, engine.options.max_num_seqs)
+    new_loop, budget = engine.new_loop, max(CHUNKED_BUDGET, engine.options.max_num_seqs)
     target = target_of(getattr(engine.options, "max_step_seconds", 0.0))
-    seconds = measured_seconds(engine, target) if target and can_measure(engine) else {}
-    budget = budget_of(seconds, target, usual)
+    cost = measured_cost(engine) if target and can_measure(engine) else None
 
-    def loop_with_budget(*arguments):
-        loop = new_loop(*arguments)
+    def with_short_steps(loop: Any) -> Any:
         loop.scheduler.max_num_batched_tokens = budget
+        if cost is not None:
+            loop.hooks.plan.append(ShortSteps(loop.scheduler, cost, target, budget))
         return loop
 
-    engine.new_loop = loop_with_budget
-    engine.loop.scheduler.max_num_batched_tokens = budget
-    return in_words(seconds, target, budget)
+    engine.new_loop = lambda *arguments: with_short_steps(new_loop(*arguments))
+    with_short_steps(engine.loop)
+    return in_words(cost, target, budget, long_past(engine)) if cost else ""
 
 
 def target_of(seconds: float | None) -> float:
@@ -61,43 +133,51 @@ def target_of(seconds: float | None) -> float:
 def can_measure(engine: LLMEngine) -> bool:
     """Whether steps of any size can be run now: nothing is compiled or padded, and the model is in this process."""
     shapes, ranks = engine.extensions["shapes"], engine.extensions["ranks"]
-    return not shapes.is_compiled and shapes.buckets is None and ranks.size == 1 and bool(sizes_of(engine))
+    is_plain = not shapes.is_compiled and shapes.buckets is None and ranks.size == 1
+    return is_plain and len(sizes_of(engine)) > 1
 
 
 def sizes_of(engine: LLMEngine) -> list[int]:
-    """Budgets to measure: each holds a token for every request, and no more than the longest prompt."""
-    return [size for size in BUDGETS if engine.options.max_num_seqs < size <= engine.max_model_len]
+    """Tokens of the steps to measure: a token for every request, and no more than the longest prompt."""
+    return [size for size in SIZES if engine.options.max_num_seqs < size <= engine.max_model_len]
 
 
-def measured_seconds(engine: LLMEngine, target: float) -> Mapping[int, float]:
-    """The seconds of the longest step by its tokens, up to the first above the target; from the file or measured."""
+def long_past(engine: LLMEngine) -> int:
+    """The past of the later chunks that are measured, in tokens: half of the context."""
+    return min(engine.max_model_len // 2, engine.max_model_len - sizes_of(engine)[1])
+
+
+def measured_cost(engine: LLMEngine) -> StepCost:
+    """What a step with a decode costs, from the file of this machine or measured."""
     options = {name: getattr(engine.options, name) for name in OPTIONS}
     model = f"{engine.network.config} in {engine.port.float_dtype}, {engine.products}"
-    what = {"model": model, **options, "max_model_len": engine.max_model_len, "target": target}
-    kept = kept_seconds(engine.port, what, {STEP}, lambda: {STEP: measure(engine, sizes_of(engine), target)})
-    return kept[STEP]
+    what = {"model": model, **options, "max_model_len": engine.max_model_len, "steps": [*SIZES]}
+    kept = kept_seconds(engine.port, what, {EMPTY, LONG}, lambda: measure(engine))
+    return StepCost.of(
+        {(size, past): each for name, past in pasts(engine) for size, each in kept[name].items()}
+    )
 
 
-def measure(engine: LLMEngine, sizes: Sequence[int], target: float) -> dict[int, float]:
-    """Time steps of a decode and a chunk, both after half of the context, until one takes longer than the target."""
-    past, seconds = engine.max_model_len // 2, dict[int, float]()
-    timer = StepTimer(engine.names, engine.runner, engine.options.block_size, past - 1)
-    for size in sizes:
-        seconds[size] = timer.seconds(size, 1, max(0, min(past, engine.max_model_len - size)))
-        if seconds[size] > target:
-            break
-    return seconds
+def pasts(engine: LLMEngine) -> tuple[tuple[str, int], tuple[str, int]]:
+    """What is before the chunks that are measured, by its name in the file."""
+    return (EMPTY, 0), (LONG, long_past(engine))
 
 
-def budget_of(seconds: Mapping[int, float], target: float, usual: int) -> int:
-    """The largest measured budget below the target, or the smallest one; `usual` where none takes longer."""
-    within = [size for size, each in seconds.items() if each <= target]
-    return usual if len(within) == len(seconds) else max(within, default=min(seconds))
+def measure(engine: LLMEngine) -> dict[str, dict[int, float]]:
+    """Seconds of steps of a decode and a chunk, by what is before the chunk and by their tokens."""
+    timer = StepTimer(engine.names, engine.runner, engine.options.block_size, long_past(engine) - 1)
+    sizes = sizes_of(engine)
+    counts = {EMPTY: len(sizes), LONG: 2}  # the longest steps would take as long as all others
+    return {
+        name: {size: timer.seconds(size, 1, past) for size in sizes[: counts[name]]}
+        for name, past in pasts(engine)
+    }
 
 
-def in_words(seconds: Mapping[int, float], target: float, budget: int) -> str:
-    """A choice in one line; nothing where nothing was measured."""
-    if not seconds:
-        return ""
-    times = ", ".join(f"{size} take {each:.2f} s" for size, each in sorted(seconds.items()))
-    return f"steps of at most {budget:,} tokens (max_step_seconds is {target:g}; at most {times})"
+def in_words(cost: StepCost, target: float, budget: int, past: int) -> str:
+    """What follows from a cost, in one line."""
+    first, later = (max(LEAST, cost.tokens_within(target, before, budget)) for before in (0, past))
+    return (
+        f"while answers are read, steps compute {first:,} tokens of a new prompt and {later:,} after {past:,}"
+        f" (max_step_seconds is {target:g})"
+    )

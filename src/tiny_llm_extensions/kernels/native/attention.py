@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .kernel import FLOAT, NUMBER, POINTER, SIZE, Kernel, NativeArray, bytes_of, of_numpy, require
-from .library import library
+from .kernel import FLOAT, LINE, NUMBER, POINTER, SIZE, Kernel, NativeArray, bytes_of, of_numpy, require
+from .library import GIVEN, UNIT, library
 
 TYPES = ("bfloat16", "float32")  # of queries
 # Flags of the compiler, by the type in which pages keep keys and values; none for the queries' type. e4m3 is uint8.
 Runs = list[tuple[int, int]]  # of neighbouring slots: the first one, and how many
 RunArrays = tuple[NativeArray, NativeArray, NativeArray]  # starts, counts and runs of `DecodeKernel.attend`
 KEPT: dict[str, tuple[str, ...]] = {"int8": ("-DKEPT=INT8",), "uint8": ("-DKEPT=E4M3",)}
-LINE = 16  # keys of a block, of prompts
+TOKENS = 32  # of which the packed keys of prompts have a multiple
 MOST_QUERIES, MOST_SIZE = 16, 256  # the kernel keeps so much of a head beside its sums
 
 
@@ -217,7 +217,7 @@ def attend_prompt(
     tokens = slots.shape[0]
     require("slots", slots, (max(tokens, rows),), "int64")
     packed = np.empty(
-        (2, kv_heads, -(-tokens // LINE) * LINE, size), f"V{2 if query.dtype == 'bfloat16' else 4}"
+        (2, kv_heads, -(-tokens // TOKENS) * TOKENS, size), f"V{2 if query.dtype == 'bfloat16' else 4}"
     )
     scratch = packed.ctypes.data, packed.ctypes.data + packed.nbytes // 2
     read = query.address, *keys.addresses, *values.addresses, slots.address, out.address
@@ -228,6 +228,7 @@ def attend_prompt(
 @cache
 def prompt_kernel(kept: str) -> Callable[..., int]:
     """The function for pages that keep numbers of this type; see `KEPT`."""
-    kernel = library("prompt_attention.cpp", flags=KEPT.get(kept, ())).attend_chunk
+    included = *UNIT, ("unit_attention.h", GIVEN)
+    kernel = library("prompt_attention.cpp", GIVEN, included, KEPT.get(kept, ())).attend_chunk
     kernel.argtypes = [POINTER] * 9 + [SIZE] * 6 + [FLOAT] + [NUMBER] * 2
     return kernel

@@ -17,6 +17,7 @@
 #endif
 
 #include "kept.h"
+#include "unit.h"
 
 namespace product {
 #include "product.cpp"
@@ -88,7 +89,7 @@ struct Step {
   const int64_t* ids;                // (rows): x begins as these rows of the table, if there is one
   const int64_t* sample_rows;        // (num_samples): rows of x that reach the head, if there is one
   const Text* texts;                 // (num_texts)
-  const int64_t* text_slots;         // (num_text_slots): each text's are filled up to a multiple of 16
+  const int64_t* text_slots;         // (num_text_slots): each text's are filled up to a multiple of 32
   const Layer* layers;               // (num_layers)
   const Ends* ends;                  // null where there are no layers
   const Pool* pools;                 // (num_layers)

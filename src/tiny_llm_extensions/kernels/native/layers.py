@@ -12,7 +12,7 @@ from tiny_llm_engine.arrays.layers import Array
 from tiny_llm_engine.packed_model import PackedInputs, PastReads
 
 from ..kernel_matrix import NO_MATRIX, is_native
-from .attention import KEPT, LINE, DecodeKernel, RunArrays, Runs, run_arrays
+from .attention import KEPT, TOKENS, DecodeKernel, RunArrays, Runs, run_arrays
 from .kernel import FLOAT, NUMBER, POINTER, TILES, Kernel, NativeArray, PortArrays, ProductKernel, empty
 from .layer_fields import LayerFields, can_compute, can_look_up, columns_of_mlp
 from .library import GIVEN, NativeError, library
@@ -20,7 +20,7 @@ from .quantized_product import QuantizedKernel
 
 POOL_FIELDS = 4  # of a `Pool` in C++: keys, values and their scales
 TEXT_FIELDS = 4  # of a `Text`
-INCLUDED = "between_products.cpp", "prompt_attention.cpp", *TILES
+INCLUDED = "between_products.cpp", "prompt_attention.cpp", "unit_attention.h", *TILES
 
 
 class LayersKernel(Kernel):
@@ -155,7 +155,7 @@ class CallReads(NamedTuple):
 
     Args:
         texts: of each chunk its first row, its rows, the slots that it reads, and where these begin in `slots`.
-        slots: of the pasts and the rows of all chunks, those of each filled up to a multiple of `LINE`.
+        slots: of the pasts and the rows of all chunks, those of each filled up to a multiple of `TOKENS`.
         runs: what the rows of decodes read, see `DecodeKernel.attend`: in layers without a window, then in those with
             one.
     """
@@ -211,7 +211,7 @@ def step_texts(
             slots.extend(own[start:stop])
             tokens = len(slots) - before
             texts.extend((start, stop - start, tokens, before))
-            slots.extend([0] * (-tokens % LINE))
+            slots.extend([0] * (-tokens % TOKENS))
     return texts, slots
 
 

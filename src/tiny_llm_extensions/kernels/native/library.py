@@ -44,6 +44,7 @@ OF_GCC, OF_LLVM = b"GOMP_", b"__kmpc_"  # what begins the names of the OpenMP of
 SECONDS = 120  # for a compiler; a kernel takes one or two
 GIVEN = __name__.rpartition(".")[0]  # the package of the kernels without blanks, and of the header
 HEADERS = "lines.h", "kept.h"
+UNIT = (("unit.h", GIVEN),)  # what those with a way of a matrix unit include
 KEPT_DAYS = 30  # a library in the cache, after it was loaded last
 
 Flags = tuple[str, ...]

@@ -17,7 +17,7 @@ constexpr int WIDTH = 8;
 constexpr int WIDTH = 4;
 #endif
 #if defined(__AMX_BF16__) && defined(__AVX512F__) && defined(__AVX512BW__)
-#define MATRIX_UNIT  // see matrix_unit.h
+#define MATRIX_UNIT  // see unit.h
 #endif
 constexpr int LINE = 16;
 constexpr int PARTS = LINE / WIDTH;
@@ -28,22 +28,6 @@ typedef int32_t Ints __attribute__((vector_size(4 * WIDTH)));
 typedef uint32_t Words __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t Shorts __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t Halves __attribute__((vector_size(2 * WIDTH)));
-
-#ifdef MATRIX_UNIT
-// The eight tiles of a matrix unit, of 16 rows of 64 bytes, while a thread has them.
-struct MatrixUnit {
-  MatrixUnit() {
-    // Static: GCC believes that the instruction reads 8 bytes, and leaves out what a variable of the stack has beside them.
-    static const struct {
-      uint8_t palette = 1, start = 0, reserved[14] = {};
-      uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } sizes;
-    _tile_loadconfig(&sizes);
-  }
-  ~MatrixUnit() { _tile_release(); }
-};
-#endif
 
 // 32 columns of a packed row of x, in one line of the cache: a matrix unit reads two where they lie across its end.
 struct alignas(64) Columns {

@@ -1,5 +1,5 @@
 // Products of numbers that stay in registers: the roof of products of many rows with quantised matrices. Given.
-#include "lines.h"
+#include "unit.h"
 
 #ifdef MATRIX_UNIT
 // Operations of a round: four products of 16 rows of 32 numbers by 16 outputs.

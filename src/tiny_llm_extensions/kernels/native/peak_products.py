@@ -5,7 +5,7 @@ from functools import cache, partial
 
 from tiny_llm_engine.backends.samples import medians
 
-from .library import library
+from .library import GIVEN, UNIT, library
 
 ROUNDS, SAMPLES = 2**20, 5  # of the loop, which takes 5 to 20 ms
 
@@ -22,6 +22,6 @@ def peak_products(threads: int = 1) -> float:
 
 @cache
 def _kernel():
-    kernel = library("peak_products.cpp").multiply_in_registers
+    kernel = library("peak_products.cpp", GIVEN, UNIT).multiply_in_registers
     kernel.argtypes, kernel.restype = [ctypes.c_int64, ctypes.c_int], ctypes.c_int64
     return kernel

@@ -4,9 +4,16 @@
 // tokens, and the sums are one with the values, whose columns are tokens. So keys and values are packed in lines first,
 // once for all queries that share them. The softmax is online (Day 2.4), in float32, some tokens at a time.
 #include "kept.h"
+#include "unit.h"
 
+#ifdef MATRIX_UNIT
+constexpr bool HAS_UNIT = true;
+#else
+constexpr bool HAS_UNIT = false;
+#endif
 constexpr int BLOCKS = WIDTH == 16 ? 4 : 1;  // lines that are multiplied together, by `Chunk::ROWS` queries
 constexpr int TOKENS = 256;     // that one round of the online softmax takes
+constexpr int ALIGNED = 32;     // tokens, of which the packed ones are a multiple
 constexpr int MOST_SIZE = 256;  // of a head
 
 template <typename Number>
@@ -23,12 +30,14 @@ struct Chunk {
   // Queries whose sums stay in registers; with AVX2, halves of bf16 pairs need registers too.
   static constexpr int ROWS = WIDTH == 16 ? 6 : WIDTH == 8 ? (sizeof(Number) == 4 ? 6 : 4) : 2;
   int64_t queries() const { return heads / kv_heads; }
-  int64_t padded() const { return (tokens + LINE - 1) / LINE * LINE; }
+  int64_t padded() const { return (tokens + ALIGNED - 1) / ALIGNED * ALIGNED; }
+  bool in_unit() const { return HAS_UNIT && size % ALIGNED == 0; }
   // A token sees the tokens up to its own place, and with a window not those that are too far before it.
   int64_t last(int64_t row) const { return tokens - rows + row; }
   int64_t first(int64_t row) const { return window > 0 && last(row) >= window ? last(row) - window + 1 : 0; }
   int64_t pieces_to_pack() const { return kv_heads * (padded() / LINE); }
-  int64_t pieces() const { return kv_heads * ((rows * queries() + ROWS - 1) / ROWS); }
+  int64_t rows_of_piece() const { return in_unit() ? ALIGNED : ROWS; }
+  int64_t pieces() const { return kv_heads * ((rows * queries() + rows_of_piece() - 1) / rows_of_piece()); }
   const Number* key_lines(int64_t kv_head, int64_t token) const { return packed_keys + (kv_head * padded() + token) * size; }
   const Number* value_lines(int64_t kv_head, int64_t block, int64_t token) const {
     return packed_values + ((kv_head * size / LINE + block) * padded() + token) * LINE;
@@ -78,39 +87,44 @@ static inline void add_products(const Number* x, int64_t stride, const Number* w
 }
 
 // What R queries of one head of keys know so far: the weighted sum of values, the largest score and the sum of weights.
-// Scores are powers of 2.
 template <int R, typename Number>
 struct Queries {
+  static constexpr int ROWS = R;
   Number query[R][MOST_SIZE], weights[R][TOKENS];
   float scores[R][TOKENS], sum[R][MOST_SIZE], most[R], total[R];
   int64_t row[R];
+
+  void set_query(int r, const Number* x, int64_t size) { memcpy(query[r], x, sizeof(Number) * size); }
+  void set_weights(int r, int t, const Line& line) { store(weights[r] + t, line, LINE); }
 };
 
+#include "unit_attention.h"
+
 template <int B, int R, typename Number>
-static void score(const Chunk<Number>& c, int64_t kv_head, int64_t token, int64_t at, Queries<R, Number>& q) {
+static void score_blocks(const Chunk<Number>& c, int64_t kv_head, int64_t token, int64_t at, Queries<R, Number>& q) {
   Line sums[R][B] = {};
   add_products<B, R>(q.query[0], MOST_SIZE, c.key_lines(kv_head, token + at), c.size * LINE, c.size, sums);
-  const Line scale = line_of(c.scale * 1.44269504f);  // 2^(x · log2 e) is e^x
   for (int r = 0; r < R; r++)
-    for (int i = 0; i < B; i++) store(q.scores[r] + at + i * LINE, times(sums[r][i], scale), LINE);
+    for (int i = 0; i < B; i++) store(q.scores[r] + at + i * LINE, sums[r][i], LINE);
 }
 
 // The online softmax: the weights of some tokens, 0 where a query does not see one.
-template <int R, typename Number>
-static void weigh(const Chunk<Number>& c, int64_t token, int count, Queries<R, Number>& q) {
-  for (int r = 0; r < R; r++) {
+template <typename Number, typename SomeQueries>
+static void weigh(const Chunk<Number>& c, int64_t token, int count, SomeQueries& q) {
+  const Line scale = line_of(c.scale * 1.44269504f);  // 2^(x · log2 e) is e^x
+  for (int r = 0; r < q.ROWS; r++) {
     const int64_t first = c.first(q.row[r]) - token, last = c.last(q.row[r]) - token;
     for (int64_t t = 0; t < first && t < count; t++) q.scores[r][t] = -INFINITY;
     for (int64_t t = last < 0 ? 0 : last + 1; t < count; t++) q.scores[r][t] = -INFINITY;
     Line largest = line_of(q.most[r]);
-    for (int t = 0; t < count; t += LINE) largest = larger(load(q.scores[r] + t), largest);
+    for (int t = 0; t < count; t += LINE) largest = larger(times(load(q.scores[r] + t), scale), largest);
     const float most = largest_of(largest), shrink = most == -INFINITY ? 1 : exp2f(q.most[r] - most);
     const Line minus = line_of(most == -INFINITY ? 0 : -most);  // nothing seen yet: the weights are 0
     Line total = line_of(0);
     for (int t = 0; t < count; t += LINE) {
-      const Line weights = powers_of_two(add(load(q.scores[r] + t), minus));
+      const Line weights = powers_of_two(multiply_add(load(q.scores[r] + t), scale, minus));
       total = add(total, weights);
-      store(q.weights[r] + t, weights, LINE);
+      q.set_weights(r, t, weights);
     }
     q.most[r] = most;
     q.total[r] = q.total[r] * shrink + sum_of(total);
@@ -119,7 +133,7 @@ static void weigh(const Chunk<Number>& c, int64_t token, int count, Queries<R, N
 }
 
 template <int B, int R, typename Number>
-static void add_values(const Chunk<Number>& c, int64_t kv_head, int64_t token, int count, int64_t block,
+static void add_blocks(const Chunk<Number>& c, int64_t kv_head, int64_t token, int count, int64_t block,
                        Queries<R, Number>& q) {
   Line sums[R][B];
   for (int r = 0; r < R; r++)
@@ -138,33 +152,42 @@ static inline void in_blocks(int64_t count, Work work, Rest rest) {
   for (; i < count; i++) rest(i);
 }
 
+template <int R, typename Number>
+static void score(const Chunk<Number>& c, int64_t kv_head, int64_t token, int count, Queries<R, Number>& q) {
+  in_blocks(count / LINE, [&](int64_t i) { score_blocks<BLOCKS>(c, kv_head, token, i * LINE, q); },
+            [&](int64_t i) { score_blocks<1>(c, kv_head, token, i * LINE, q); });
+}
+
+template <int R, typename Number>
+static void add_values(const Chunk<Number>& c, int64_t kv_head, int64_t token, int count, Queries<R, Number>& q) {
+  in_blocks(c.size / LINE, [&](int64_t b) { add_blocks<BLOCKS>(c, kv_head, token, count, b, q); },
+            [&](int64_t b) { add_blocks<1>(c, kv_head, token, count, b, q); });
+}
+
 // A tile of queries, numbered by row and then by head, from query `from` on. Where the tile has more than are left, it
 // computes the last one several times.
-template <typename Number>
+template <typename SomeQueries, typename Number>
 static void attend_tile(const Chunk<Number>& c, int64_t kv_head, int64_t from) {
-  constexpr int ROWS = Chunk<Number>::ROWS;
-  Queries<ROWS, Number> q;
-  Number* out[ROWS];
-  for (int r = 0; r < ROWS; r++) {
+  SomeQueries q;
+  Number* out[q.ROWS];
+  for (int r = 0; r < q.ROWS; r++) {
     const int64_t number = from + r < c.rows * c.queries() ? from + r : c.rows * c.queries() - 1;
     q.row[r] = number / c.queries();
     const int64_t at = (q.row[r] * c.heads + kv_head * c.queries() + number % c.queries()) * c.size;
     out[r] = c.out + at;
-    memcpy(q.query[r], c.query + at, sizeof(Number) * c.size);
+    q.set_query(r, c.query + at, c.size);
     memset(q.sum[r], 0, sizeof(float) * c.size);
     q.most[r] = -INFINITY;
     q.total[r] = 0;
   }
-  const int64_t end = c.last(q.row[ROWS - 1]) + 1;
-  for (int64_t token = c.first(q.row[0]) / LINE * LINE; token < end; token += TOKENS) {
-    const int count = int(((end - token < TOKENS ? end - token : TOKENS) + LINE - 1) / LINE) * LINE;
-    in_blocks(count / LINE, [&](int64_t i) { score<BLOCKS>(c, kv_head, token, i * LINE, q); },
-              [&](int64_t i) { score<1>(c, kv_head, token, i * LINE, q); });
+  const int64_t end = c.last(q.row[q.ROWS - 1]) + 1;
+  for (int64_t token = c.first(q.row[0]) / ALIGNED * ALIGNED; token < end; token += TOKENS) {
+    const int count = int(((end - token < TOKENS ? end - token : TOKENS) + ALIGNED - 1) / ALIGNED) * ALIGNED;
+    score(c, kv_head, token, count, q);
     weigh(c, token, count, q);
-    in_blocks(c.size / LINE, [&](int64_t b) { add_values<BLOCKS>(c, kv_head, token, count, b, q); },
-              [&](int64_t b) { add_values<1>(c, kv_head, token, count, b, q); });
+    add_values(c, kv_head, token, count, q);
   }
-  for (int r = 0; r < ROWS; r++)
+  for (int r = 0; r < q.ROWS; r++)
     for (int64_t i = 0; i < c.size; i += LINE)
       store(out[r] + i, times(load(q.sum[r] + i), line_of(1 / q.total[r])), LINE);
 }
@@ -172,14 +195,24 @@ static void attend_tile(const Chunk<Number>& c, int64_t kv_head, int64_t from) {
 // Packs the tokens of one of `pieces_to_pack`.
 template <typename Number>
 static void pack_piece(const Chunk<Number>& c, int64_t i) {
-  pack_tokens(c, i % c.kv_heads, i / c.kv_heads * LINE);
+  const int64_t kv_head = i % c.kv_heads, token = i / c.kv_heads * LINE;
+#ifdef MATRIX_UNIT
+  if (c.in_unit()) return pack_in_tiles(c, kv_head, token);
+#endif
+  pack_tokens(c, kv_head, token);
 }
 
 // Computes one of `pieces`. The last rows see the most tokens and come first, so that threads finish together.
 template <typename Number>
 static void attend_piece(const Chunk<Number>& c, int64_t i) {
-  const int64_t place = c.pieces() - 1 - i;
-  attend_tile(c, place % c.kv_heads, place / c.kv_heads * c.ROWS);
+  const int64_t place = c.pieces() - 1 - i, kv_head = place % c.kv_heads, from = place / c.kv_heads * c.rows_of_piece();
+#ifdef MATRIX_UNIT
+  if (c.in_unit()) {
+    const MatrixUnit unit;
+    return attend_tile<UnitQueries<Number>>(c, kv_head, from);
+  }
+#endif
+  attend_tile<Queries<Chunk<Number>::ROWS, Number>>(c, kv_head, from);
 }
 
 template <typename Number>

@@ -4,7 +4,7 @@
 #include <limits>
 #include <memory>
 
-#include "lines.h"
+#include "unit.h"
 
 namespace quantized {
 #include "quantized_product.cpp"
