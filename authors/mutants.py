@@ -26,6 +26,7 @@ FOLDER = ROOT / "tests_refsol" / "mutants"
 KILLS = FOLDER / "kills" / "after.json"  # what `--matrix` wrote
 AT_LEAST = 5  # mutants per day
 AT_MOST = 8  # mutants per task; one for both ports counts once
+LIBRARIES = {"mlx": "mx", "torch": "torch"}  # what `xp` stands for in an edit of both ports
 Edit = tuple[str, str]
 
 
@@ -38,7 +39,8 @@ class Mutant:
         idea: the wrong idea in a few words.
         file: the file that holds it, in the folder of its part: "attention.py", or "../x.py" for one that both ports
             share.
-        both: (old, new) when the same edit serves both ports; `old` occurs exactly once.
+        both: (old, new) when the same edit serves both ports, where `xp.` is the library of each; `old` occurs exactly
+            once.
         mlx, torch: (old, new) for one port.
         serving, native: (old, new) in the policy or in the kernels, which both ports share: judged once.
         inside: the function to look in, for example "RoPE.__call__"; the whole file when None.
@@ -60,8 +62,9 @@ class Mutant:
 
     def edits(self) -> dict[str, Edit]:
         """The edit per part."""
-        edits = {"mlx": self.mlx or self.both, "torch": self.torch or self.both}
-        edits |= {"serving": self.serving, "native": self.native}
+        edits = {"mlx": self.mlx, "torch": self.torch, "serving": self.serving, "native": self.native}
+        if self.both:
+            edits |= {port: _in_words_of(port, self.both) for port in LIBRARIES}
         return {part: edit for part, edit in edits.items() if edit}
 
     def mutate(self, part: str) -> dict:
@@ -73,6 +76,12 @@ class Mutant:
             where = f"{self.inside or 'it'} has {old!r} {text.count(old)} times"
             raise ValueError(f"{path.parent.name}/{self.file}: {where}; a mutant needs it once")
         return {path: before + text.replace(old, new) + after}
+
+
+def _in_words_of(port: str, edit: Edit) -> Edit:
+    """An edit of both ports with the name of this one's library."""
+    old, new = (re.sub(r"\bxp\.", f"{LIBRARIES[port]}.", text) for text in edit)
+    return old, new
 
 
 def wrong(

@@ -52,13 +52,11 @@ MUTANTS = [
             "span = self._span(slice(0, L) if offset is None else offset, L)",
             "span = offset or slice(0, L)",
         ),
-    ),
-    Mutant(
-        "1.2.2",
-        "takes the first position of an array and counts on from there",
-        "rope.py",
-        mlx=("            return offset\n", "            return offset[..., :1] + mx.arange(L)\n"),
-        torch=("            return offset\n", "            return offset[..., :1] + torch.arange(L)\n"),
+        (
+            "takes the first position of an array and counts on from there",
+            "            return offset\n",
+            "            return offset[..., :1] + xp.arange(L)\n",
+        ),
     ),
     Mutant(
         "1.2.2",

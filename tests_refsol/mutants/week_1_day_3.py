@@ -10,11 +10,19 @@ MUTANTS = [
         mlx=("0.0, -mx.inf).astype(dtype)", "0.0, -mx.inf)"),
         torch=("0.0, -torch.inf).to(dtype)", "0.0, -torch.inf)"),
     ),
-    Mutant(
+    *wrong(
         "1.3.1",
-        "accepts more queries than keys, and hides everything from some of them",
         "attention.py",
-        both=("if not 0 < L <= S:", "if L < 1 or S < 1:"),
+        (
+            "accepts more queries than keys, and hides everything from some of them",
+            "if not 0 < L <= S:",
+            "if L < 1 or S < 1:",
+        ),
+        (
+            "a loop over the queries, a row of the mask each",
+            "return xp.where(keys <= queries, 0.0, -xp.inf)",
+            "return xp.stack([xp.where(keys <= S - L + i, 0.0, -xp.inf) for i in range(L)])",
+        ),
     ),
     Mutant(
         "1.3.1",
@@ -24,19 +32,6 @@ MUTANTS = [
         torch=(
             "torch.arange(S - L, S, device=device)[:, None]",
             "torch.arange(S - L, S, device=device).half()[:, None]",
-        ),
-    ),
-    Mutant(
-        "1.3.1",
-        "a loop over the queries, a row of the mask each",
-        "attention.py",
-        mlx=(
-            "return mx.where(keys <= queries, 0.0, -mx.inf)",
-            "return mx.stack([mx.where(keys <= S - L + i, 0.0, -mx.inf) for i in range(L)])",
-        ),
-        torch=(
-            "return torch.where(keys <= queries, 0.0, -torch.inf)",
-            "return torch.stack([torch.where(keys <= S - L + i, 0.0, -torch.inf) for i in range(L)])",
         ),
     ),
     Mutant(

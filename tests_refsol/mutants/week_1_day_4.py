@@ -32,19 +32,19 @@ MUTANTS = [
             "normed = wide\n        normed *= torch.rsqrt(mean_square + self.eps)",
         ),
     ),
-    Mutant(
+    *wrong(
         "1.4.2",
-        "x·e^x / (1 + e^x), which is infinity / infinity at large inputs",
         "basics.py",
-        mlx=("x * mx.sigmoid(x)", "x * mx.exp(x) / (1 + mx.exp(x))"),
-        torch=("x * torch.sigmoid(x)", "x * torch.exp(x) / (1 + torch.exp(x))"),
-    ),
-    Mutant(
-        "1.4.2",
-        "x·(1 - e^-x / (1 + e^-x)), which is infinity / infinity at very negative inputs",
-        "basics.py",
-        mlx=("x * mx.sigmoid(x)", "x * (1 - mx.exp(-x) / (1 + mx.exp(-x)))"),
-        torch=("x * torch.sigmoid(x)", "x * (1 - torch.exp(-x) / (1 + torch.exp(-x)))"),
+        (
+            "x·e^x / (1 + e^x), which is infinity / infinity at large inputs",
+            "x * xp.sigmoid(x)",
+            "x * xp.exp(x) / (1 + xp.exp(x))",
+        ),
+        (
+            "x·(1 - e^-x / (1 + e^-x)), which is infinity / infinity at very negative inputs",
+            "x * xp.sigmoid(x)",
+            "x * (1 - xp.exp(-x) / (1 + xp.exp(-x)))",
+        ),
     ),
     Mutant(
         "1.4.2",

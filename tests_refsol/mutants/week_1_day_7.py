@@ -91,6 +91,7 @@ MUTANTS = [
             "\n" + TOP_K + TOP_P + "        logits = logits / temp\n",
         ),
         ("top-p before top-k", TOP_K + TOP_P, TOP_P + TOP_K),
+        ("forgets top-p when it is below one half", "top_p < 1:", "0.5 < top_p < 1:"),
     ),
     Mutant(
         "1.7.4",
@@ -112,5 +113,4 @@ MUTANTS = [
         mlx=(TOP_K + TOP_P, WHOLE_ORDER),
         torch=(TOP_K + TOP_P, WHOLE_ORDER.replace("mx.argsort", "torch.argsort")),
     ),
-    Mutant("1.7.4", "forgets top-p when it is below one half", FILE, both=("top_p < 1:", "0.5 < top_p < 1:")),
 ]

@@ -5,20 +5,20 @@ from authors.mutants import Mutant, wrong
 FILE = "flash_attention.py"
 
 MUTANTS = [
-    Mutant(
+    *wrong(
         "2.4.1",
-        "shifts by -inf where nothing is seen: NaN",
         FILE,
+        (
+            "shifts by -inf where nothing is seen: NaN",
+            "xp.where(m == -xp.inf, 0, m)[..., None]",
+            "m[..., None]",
+        ),
+        (
+            "scale or default: a scale of 0.0 becomes 1/√D",
+            "1 / math.sqrt(D) if scale is None else scale",
+            "scale or 1 / math.sqrt(D)",
+        ),
         inside="attention_statistics",
-        mlx=("mx.where(m == -mx.inf, 0, m)[..., None]", "m[..., None]"),
-        torch=("torch.where(m == -torch.inf, 0, m)[..., None]", "m[..., None]"),
-    ),
-    Mutant(
-        "2.4.1",
-        "scale or default: a scale of 0.0 becomes 1/√D",
-        FILE,
-        inside="attention_statistics",
-        both=("1 / math.sqrt(D) if scale is None else scale", "scale or 1 / math.sqrt(D)"),
     ),
     Mutant(
         "2.4.1",
@@ -55,41 +55,24 @@ MUTANTS = [
             "o_b * shrink_b[..., None]\n    return o, m, l_a * shrink_a + l_b * shrink_b",
             "o_b\n    return o, m, l_a * shrink_a + l_b",
         ),
-        inside="merge_attention",
-    ),
-    Mutant(
-        "2.4.2",
-        "two empty sides: -inf - (-inf)",
-        FILE,
-        inside="merge_attention",
-        mlx=("shift = mx.where(m == -mx.inf, 0, m)", "shift = m"),
-        torch=("shift = torch.where(m == -torch.inf, 0, m)", "shift = m"),
-    ),
-    Mutant(
-        "2.4.2",
-        "writes into its first input",
-        FILE,
-        inside="merge_attention",
-        both=(
+        ("two empty sides: -inf - (-inf)", "shift = xp.where(m == -xp.inf, 0, m)", "shift = m"),
+        (
+            "writes into its first input",
             "    o = o_a * shrink_a[..., None] + o_b * shrink_b[..., None]\n",
             "    o_a *= shrink_a[..., None]\n    o = o_a + o_b * shrink_b[..., None]\n",
         ),
+        inside="merge_attention",
     ),
-    Mutant(
+    *wrong(
         "2.4.3",
-        "0 / 0",
         FILE,
+        ("0 / 0", "xp.where(l == 0, 1, l)[..., None]", "l[..., None]"),
+        (
+            "undoes the shift: multiplies by exp(m)",
+            "o, _, l = statistics\n",
+            "o, m, l = statistics\n    l = l * xp.exp(m)\n",
+        ),
         inside="finish_attention",
-        mlx=("mx.where(l == 0, 1, l)[..., None]", "l[..., None]"),
-        torch=("torch.where(l == 0, 1, l)[..., None]", "l[..., None]"),
-    ),
-    Mutant(
-        "2.4.3",
-        "undoes the shift: multiplies by exp(m)",
-        FILE,
-        inside="finish_attention",
-        mlx=("o, _, l = statistics\n", "o, m, l = statistics\n    l = l * mx.exp(m)\n"),
-        torch=("o, _, l = statistics\n", "o, m, l = statistics\n    l = l * torch.exp(m)\n"),
     ),
     Mutant(
         "2.4.3",
@@ -105,12 +88,16 @@ MUTANTS = [
             "o.to(dtype) / torch.where(l == 0, 1, l)[..., None].to(dtype)",
         ),
     ),
-    Mutant(
+    *wrong(
         "2.4.4",
-        "upper left: query i stands at position i",
         FILE,
+        ("upper left: query i stands at position i", "past = S - L", "past = 0"),
+        (
+            "a loop over the queries of a tile",
+            "return xp.where(keys <= queries, 0.0, -xp.inf)",
+            "return xp.stack([xp.where(keys <= query, 0.0, -xp.inf) for query in queries])",
+        ),
         inside="mask_tile",
-        both=("past = S - L", "past = 0"),
     ),
     Mutant(
         "2.4.4",
@@ -151,20 +138,6 @@ MUTANTS = [
         torch=("keys <= queries,", "keys <= queries.half(),"),
     ),
     Mutant(
-        "2.4.4",
-        "a loop over the queries of a tile",
-        FILE,
-        inside="mask_tile",
-        mlx=(
-            "return mx.where(keys <= queries, 0.0, -mx.inf)",
-            "return mx.stack([mx.where(keys <= query, 0.0, -mx.inf) for query in queries])",
-        ),
-        torch=(
-            "return torch.where(keys <= queries, 0.0, -torch.inf)",
-            "return torch.stack([torch.where(keys <= query, 0.0, -torch.inf) for query in queries])",
-        ),
-    ),
-    Mutant(
         "2.4.5",
         "tiles of the causal mask on the default device, wherever the scores are",
         FILE,
@@ -201,20 +174,14 @@ MUTANTS = [
         ),
         torch=("    causal =", "    mask = None if isinstance(mask, str) and L > S else mask\n    causal ="),
     ),
-    Mutant(
-        "2.4.5",
-        "the scale twice: on the query, and in every tile",
-        FILE,
-        inside="flash_attention_tiled",
-        mlx=("attention_statistics(q, k, v, scale, ", "attention_statistics(q * (scale or 1), k, v, scale, "),
-        torch=(
-            "attention_statistics(q, k, v, scale, ",
-            "attention_statistics(q * (scale or 1), k, v, scale, ",
-        ),
-    ),
     *wrong(
         "2.4.5",
         FILE,
+        (
+            "the scale twice: on the query, and in every tile",
+            "attention_statistics(q, k, v, scale, ",
+            "attention_statistics(q * (scale or 1), k, v, scale, ",
+        ),
         (
             "tiles of queries only: all keys at once",
             "        for left in range(0, S - L + rows.stop if causal else S, tile_size):\n"

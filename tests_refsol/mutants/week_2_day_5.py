@@ -9,11 +9,11 @@ MUTANTS = [
         "2.5.1",
         "scale or default: a scale of 0.0 becomes 1/√D",
         FILE,
-        inside="fused_attention",
         both=(
             "1 / math.sqrt(query.shape[-1]) if scale is None else scale",
             "scale or 1 / math.sqrt(query.shape[-1])",
         ),
+        inside="fused_attention",
     ),
     Mutant(
         "2.5.1",

@@ -61,18 +61,6 @@ MUTANTS = [
             "return self.keys[:B, :, :S], self.values[:B, :, :S], max(self.offsets), mask",
             "return self.keys[:B], self.values[:B], max(self.offsets), mask",
         ),
-    ),
-    Mutant(
-        "2.6.1",
-        "positions of the mask in float16, exact up to 2,048",
-        CACHE,
-        inside="BatchingKvCache.make_mask",
-        mlx=("length_mask(positions,", "length_mask(positions.astype(mx.float16),"),
-        torch=("length_mask(positions,", "length_mask(positions.half(),"),
-    ),
-    *wrong(
-        "2.6.1",
-        CACHE,
         (
             "returns the length of the first row",
             "self.values[:B, :, :S], max(self.offsets)",
@@ -83,6 +71,14 @@ MUTANTS = [
             f"        self.offsets = {COUNT}",
             f"        mask = self.make_mask(L, key.dtype, positions=positions)\n        self.offsets = {COUNT}",
         ),
+    ),
+    Mutant(
+        "2.6.1",
+        "positions of the mask in float16, exact up to 2,048",
+        CACHE,
+        inside="BatchingKvCache.make_mask",
+        mlx=("length_mask(positions,", "length_mask(positions.astype(mx.float16),"),
+        torch=("length_mask(positions,", "length_mask(positions.half(),"),
     ),
     *wrong(
         "2.6.2",
@@ -197,24 +193,14 @@ MUTANTS = [
         ),
         part="serving",
     ),
-    Mutant(
-        "2.6.7",
-        "adds every request into slot 0, taken or not",
-        BATCH,
-        serving=(
-            "        slot = self.slots.index(None)\n        for own",
-            "        slot = 0\n        for own",
-        ),
-    ),
-    Mutant(
-        "2.6.7",
-        "a request that is aborted after it has moved into its slot releases its caches again",
-        REQUEST,
-        serving=("released, self._kv_cache = self._kv_cache, []", "released = self._kv_cache"),
-    ),
     *wrong(
         "2.6.7",
         BATCH,
+        (
+            "adds every request into slot 0, taken or not",
+            "        slot = self.slots.index(None)\n        for own",
+            "        slot = 0\n        for own",
+        ),
         (
             "gives a slot to a request that ended with its first token",
             '        if request.is_done:\n            self.emit("finish", request)\n            return\n',
@@ -228,6 +214,12 @@ MUTANTS = [
             '            self.emit("prefill", request)\n',
         ),
         part="serving",
+    ),
+    Mutant(
+        "2.6.7",
+        "a request that is aborted after it has moved into its slot releases its caches again",
+        REQUEST,
+        serving=("released, self._kv_cache = self._kv_cache, []", "released = self._kv_cache"),
     ),
     *wrong(
         "2.6.8",

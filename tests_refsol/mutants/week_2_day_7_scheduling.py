@@ -99,6 +99,19 @@ MUTANTS = [
             PREFILL,
             "        self.offset = chunk.stop\n" + PREFILL,
         ),
+        (
+            "takes the first token inside the call's context: a request that was aborted meanwhile has one more",
+            "        self.offset = chunk.stop\n"
+            "        if chunk.is_last:\n"
+            "            self.is_prefill_done = True\n"
+            "            assert token is not None  # `sample` has asked for one\n"
+            "            self.decode_done(token, update_offset=False)\n",
+            "            self.offset = chunk.stop\n"
+            "            if chunk.is_last:\n"
+            "                self.is_prefill_done = True\n"
+            "                self.decode_done(token, update_offset=False)\n",
+            "Request.try_prefill",
+        ),
         part="serving",
     ),
     *wrong(
@@ -197,22 +210,5 @@ MUTANTS = [
             "for request in begun)",
         ),
         part="serving",
-    ),
-    Mutant(
-        "2.7.2",
-        "takes the first token inside the call's context: a request that was aborted meanwhile has one more",
-        REQUEST,
-        inside="Request.try_prefill",
-        serving=(
-            "        self.offset = chunk.stop\n"
-            "        if chunk.is_last:\n"
-            "            self.is_prefill_done = True\n"
-            "            assert token is not None  # `sample` has asked for one\n"
-            "            self.decode_done(token, update_offset=False)\n",
-            "            self.offset = chunk.stop\n"
-            "            if chunk.is_last:\n"
-            "                self.is_prefill_done = True\n"
-            "                self.decode_done(token, update_offset=False)\n",
-        ),
     ),
 ]

@@ -56,6 +56,12 @@ MUTANTS = [
                 "            self.finish", "            self.answer.add(token)\n            self.finish"
             ),
         ),
+        (
+            "sets the finish reason, and frees nothing",
+            '            self.finish("length")\n',
+            '            self.finish_reason = "length"\n',
+            "Sequence.take",
+        ),
         part="serving",
     ),
     *wrong(
@@ -213,13 +219,9 @@ MUTANTS = [
         "3.3.6",
         "counts the window in rows, and not in positions",
         ATTENTION,
-        torch=(
+        both=(
             "(positions > positions[:, None] - window)",
-            "(torch.arange(len(positions)) > torch.arange(len(positions))[:, None] - window)",
-        ),
-        mlx=(
-            "(positions > positions[:, None] - window)",
-            "(mx.arange(len(positions)) > mx.arange(len(positions))[:, None] - window)",
+            "(xp.arange(len(positions)) > xp.arange(len(positions))[:, None] - window)",
         ),
     ),
     Mutant(
@@ -231,24 +233,18 @@ MUTANTS = [
             "        self.wq(x[:, :1])\n        query = self.wq(x).reshape(1, T, -1, self.head_dim)\n",
         ),
     ),
-    Mutant(
+    *wrong(
         "3.3.7",
-        "the default scale for the past",
         ATTENTION,
-        both=("part.block_list, part.mask, scale)", "part.block_list, part.mask)"),
-    ),
-    Mutant(
-        "3.3.7",
-        "goes on in float32",
-        ATTENTION,
-        torch=("finish_attention(statistics, value.dtype)", "finish_attention(statistics, torch.float32)"),
-        mlx=("finish_attention(statistics, value.dtype)", "finish_attention(statistics, mx.float32)"),
-    ),
-    Mutant(
-        "3.3.1",
-        "sets the finish reason, and frees nothing",
-        SEQUENCE,
-        inside="Sequence.take",
-        serving=('            self.finish("length")\n', '            self.finish_reason = "length"\n'),
+        (
+            "the default scale for the past",
+            "part.block_list, part.mask, scale)",
+            "part.block_list, part.mask)",
+        ),
+        (
+            "goes on in float32",
+            "finish_attention(statistics, value.dtype)",
+            "finish_attention(statistics, xp.float32)",
+        ),
     ),
 ]

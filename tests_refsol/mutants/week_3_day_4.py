@@ -30,6 +30,11 @@ MUTANTS = [
             "math.ceil(value / step) * step",
         ),
         ("rounds the end above the end", "min(most, math.ceil", "max(0, math.ceil"),
+        (
+            "rounds to one decimal before it rounds up",
+            "math.ceil(round(value / step, 6))",
+            "math.ceil(round(value / step, 1))",
+        ),
         part="serving",
     ),
     Mutant(
@@ -53,6 +58,11 @@ MUTANTS = [
             "rows do not count as pages",
             "bucketize(max(decode_pages, rows), sizes)",
             "bucketize(decode_pages, sizes)",
+        ),
+        (
+            "counts what is sampled instead of the requests",
+            "> len(batch.context_lens)",
+            "> len(batch.sample_rows)",
         ),
         part="serving",
     ),
@@ -106,14 +116,25 @@ MUTANTS = [
         ),
         part="serving",
     ),
-    Mutant(
+    *wrong(
         "3.4.8",
-        "no head where nobody is sampled",
         INPUTS,
-        serving=(
+        (
+            "no head where nobody is sampled",
             "pad_to(inputs.sample_rows or [], rows, 0)",
             "pad_to(inputs.sample_rows or [], rows if inputs.sample_rows else 0, 0)",
         ),
+        (
+            "the layers with a window read what the others read",
+            "windowed if has_window else None",
+            "decodes if has_window else None",
+        ),
+        (
+            "the positions of padding go on, beyond the model's context",
+            "pad_to(inputs.positions, tokens, 0)",
+            "[*inputs.positions, *range(inputs.positions[-1] + 1, inputs.positions[-1] + 1 + tokens)][:tokens]",
+        ),
+        part="serving",
     ),
     Mutant(
         "3.4.9",
@@ -132,33 +153,6 @@ MUTANTS = [
             "delays everything below the first size",
             "return above if below and missing > above else 0",
             "return above if missing > above else 0",
-        ),
-        part="serving",
-    ),
-    Mutant(
-        "3.4.2",
-        "rounds to one decimal before it rounds up",
-        SIZES,
-        serving=("math.ceil(round(value / step, 6))", "math.ceil(round(value / step, 1))"),
-    ),
-    Mutant(
-        "3.4.4",
-        "counts what is sampled instead of the requests",
-        BUCKETS,
-        serving=("> len(batch.context_lens)", "> len(batch.sample_rows)"),
-    ),
-    *wrong(
-        "3.4.8",
-        INPUTS,
-        (
-            "the layers with a window read what the others read",
-            "windowed if has_window else None",
-            "decodes if has_window else None",
-        ),
-        (
-            "the positions of padding go on, beyond the model's context",
-            "pad_to(inputs.positions, tokens, 0)",
-            "[*inputs.positions, *range(inputs.positions[-1] + 1, inputs.positions[-1] + 1 + tokens)][:tokens]",
         ),
         part="serving",
     ),

@@ -63,6 +63,11 @@ MUTANTS = [
             CHECKED,
             CHECKED.replace("measure(tokens, decodes)", "measure(tokens, 0)"),
         ),
+        (
+            "a step that takes exactly the target is too late",
+            WITHIN,
+            WITHIN.replace("> seconds", ">= seconds"),
+        ),
         part="serving",
     ),
     Mutant(
@@ -80,6 +85,11 @@ MUTANTS = [
             PACE + "            if not plan and self._decodes_left:\n                return\n",
         ),
         ("starts the pause with every step", SET, "            self._decodes_left = self.decodes_between\n"),
+        (
+            "a prompt that arrives ends the pause",
+            PACE,
+            PACE.replace("if self._decodes_left:", "if self._decodes_left and not len(self.waiting):"),
+        ),
         part="serving",
     ),
     *wrong(
@@ -95,6 +105,7 @@ MUTANTS = [
             WORK,
             "work = self.seconds_per_token * sequence.num_uncomputed",
         ),
+        ("the work of the whole prompt", WORK, WORK.replace("num_uncomputed", "num_prompt_tokens")),
         part="serving",
     ),
     *wrong(
@@ -120,26 +131,5 @@ MUTANTS = [
         "interactive requests give way as well",
         PREEMPTION,
         serving=(VICTIMS, "batch = [*reversed(self.running)]"),
-    ),
-    Mutant(
-        "3.5.2",
-        "a step that takes exactly the target is too late",
-        PROFILE,
-        serving=(WITHIN, WITHIN.replace("> seconds", ">= seconds")),
-    ),
-    Mutant(
-        "3.5.3",
-        "a prompt that arrives ends the pause",
-        PACED,
-        serving=(
-            PACE,
-            PACE.replace("if self._decodes_left:", "if self._decodes_left and not len(self.waiting):"),
-        ),
-    ),
-    Mutant(
-        "3.5.4",
-        "the work of the whole prompt",
-        QUEUE,
-        serving=(WORK, WORK.replace("num_uncomputed", "num_prompt_tokens")),
     ),
 ]

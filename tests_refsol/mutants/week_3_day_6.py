@@ -38,6 +38,12 @@ MUTANTS = [
             "while not self._unread:",
             "while not self._unread or len(self._unread) < len(self._open):",
         ),
+        (
+            "drops a piece without text, and its token",
+            "        for piece in pieces:\n",
+            "        for piece in pieces:\n            if not piece.text and piece.finish_reason is None:\n"
+            "                continue\n",
+        ),
         part="serving",
     ),
     *wrong(
@@ -70,6 +76,21 @@ MUTANTS = [
             "asks ended requests for news for ever",
             "            self._served = [stream for stream in self._served if not stream.has_ended]\n",
             "",
+        ),
+        (
+            "adds the first request of a stream",
+            "            for request in stream.requests:\n                self.engine.add(request)\n",
+            "            for request in stream.requests[:1]:\n                self.engine.add(request)\n",
+        ),
+        (
+            "collects when a whole stream has ended",
+            "if any(piece.finish_reason for _, pieces in news for piece in pieces):",
+            "if any(stream.has_ended for stream, _ in news):",
+        ),
+        (
+            "keeps a stream whose reader has left",
+            "if not stream.has_ended]",
+            "if not stream.has_ended or any(one.finish_reason == 'abort' for one in stream.sequences)]",
         ),
         part="serving",
     ),
@@ -155,46 +176,12 @@ MUTANTS = [
         ),
         ("wakes nobody", "        self._wake.set()\n        try:", "        try:"),
         ("a dead engine looks stopped", STOPPING, '        self.state = "stopping"\n'),
-        part="serving",
-    ),
-    Mutant(
-        "3.6.1",
-        "drops a piece without text, and its token",
-        STREAM,
-        serving=(
-            "        for piece in pieces:\n",
-            "        for piece in pieces:\n            if not piece.text and piece.finish_reason is None:\n"
-            "                continue\n",
-        ),
-    ),
-    *wrong(
-        "3.6.3",
-        LOOP,
         (
-            "adds the first request of a stream",
-            "            for request in stream.requests:\n                self.engine.add(request)\n",
-            "            for request in stream.requests[:1]:\n                self.engine.add(request)\n",
-        ),
-        (
-            "collects when a whole stream has ended",
-            "if any(piece.finish_reason for _, pieces in news for piece in pieces):",
-            "if any(stream.has_ended for stream, _ in news):",
-        ),
-        (
-            "keeps a stream whose reader has left",
-            "if not stream.has_ended]",
-            "if not stream.has_ended or any(one.finish_reason == 'abort' for one in stream.sequences)]",
-        ),
-        part="serving",
-    ),
-    Mutant(
-        "3.6.7",
-        "gives up when the running step takes longer",
-        LOOP,
-        serving=(
+            "gives up when the running step takes longer",
             "                self.abandon(stream)\n            await self._is_over.wait()\n",
             "                self.abandon(stream)\n            "
             "await asyncio.wait([asyncio.ensure_future(self._is_over.wait())], timeout=seconds)\n",
         ),
+        part="serving",
     ),
 ]

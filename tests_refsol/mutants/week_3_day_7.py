@@ -114,35 +114,21 @@ MUTANTS = [
         ),
     ),
     # VocabParallelEmbedding
-    Mutant(
+    *wrong(
         "3.7.4",
-        "indexes the rows of the table",
         TENSOR,
-        both=("self.embedding(", "(lambda ids: self.weight[ids])("),
-    ),
-    Mutant(
-        "3.7.4",
-        "ids below the own ones add the first row",
-        TENSOR,
-        inside=LOOKUP,
-        mlx=("mx.where(mine[..., None], rows, 0)", "mx.where((local < len(self.ids))[..., None], rows, 0)"),
-        torch=(
-            "torch.where(mine[..., None], rows, 0)",
-            "torch.where((local < len(self.ids))[..., None], rows, 0)",
+        ("indexes the rows of the table", "self.embedding(", "(lambda ids: self.weight[ids])("),
+        (
+            "ids below the own ones add the first row",
+            "xp.where(mine[..., None], rows, 0)",
+            "xp.where((local < len(self.ids))[..., None], rows, 0)",
+            LOOKUP,
         ),
-    ),
-    Mutant(
-        "3.7.4",
-        "the first id of the next rank is mine too",
-        TENSOR,
-        inside=LOOKUP,
-        mlx=(
-            "mx.where(mine[..., None], rows, 0)",
-            "mx.where((mine | (local == len(self.ids)))[..., None], rows, 0)",
-        ),
-        torch=(
-            "torch.where(mine[..., None], rows, 0)",
-            "torch.where((mine | (local == len(self.ids)))[..., None], rows, 0)",
+        (
+            "the first id of the next rank is mine too",
+            "xp.where(mine[..., None], rows, 0)",
+            "xp.where((mine | (local == len(self.ids)))[..., None], rows, 0)",
+            LOOKUP,
         ),
     ),
     Mutant(

@@ -92,4 +92,9 @@ ATTENDS = [
     ),
 ]
 
-MUTANTS = [*LINES, *TILES, *GROUPS, *ATTENDS]
+MUTANTS = [
+    *LINES,
+    *TILES,
+    *GROUPS,
+    *ATTENDS,
+]

@@ -213,4 +213,11 @@ EXCHANGES = [
     ),
 ]
 
-MUTANTS = [*ROUTERS, *ORDERS, *PRODUCTS, *SUMS, *PLANS, *EXCHANGES]
+MUTANTS = [
+    *ROUTERS,
+    *ORDERS,
+    *PRODUCTS,
+    *SUMS,
+    *PLANS,
+    *EXCHANGES,
+]

@@ -191,4 +191,11 @@ LENGTH = [
     _length("one draft too many", WHILE, WHILE.replace("k < most", "k <= most")),
 ]
 
-MUTANTS = [*LOOKUP, *PLAN, *PACK, *VERIFY, *REWIND, *LENGTH]
+MUTANTS = [
+    *LOOKUP,
+    *PLAN,
+    *PACK,
+    *VERIFY,
+    *REWIND,
+    *LENGTH,
+]

@@ -227,4 +227,11 @@ FILLS = [
     ),
 ]
 
-MUTANTS = [*COUNTS, *WAITERS, *READIES, *ROOMS, *PACKS, *FILLS]
+MUTANTS = [
+    *COUNTS,
+    *WAITERS,
+    *READIES,
+    *ROOMS,
+    *PACKS,
+    *FILLS,
+]

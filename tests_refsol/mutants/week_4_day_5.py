@@ -187,4 +187,11 @@ CHOICES = wrong(
     inside="blocks_to_bring_back",
 )
 
-MUTANTS = [*ROUNDED, *ATTENDED, *COSTS, *PUTS, *BACKS, *CHOICES]
+MUTANTS = [
+    *ROUNDED,
+    *ATTENDED,
+    *COSTS,
+    *PUTS,
+    *BACKS,
+    *CHOICES,
+]
