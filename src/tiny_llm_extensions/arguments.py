@@ -82,8 +82,8 @@ def positive_number(text: str) -> float:
     return number
 
 
-def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
-    """Add the options for the solution, the port, the device and the model; `solution` is the default."""
+def add_port_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
+    """Add the options for the solution, the port and the device; `solution` is the default."""
     add = parser.add_argument
     add(
         "--solution",
@@ -93,14 +93,23 @@ def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
     )
     add("--backend", default="auto", choices=["auto", *BACKENDS], help="auto: the port you work on")
     add("--device", default="auto", choices=DEVICES)
-    add("--dtype", default="auto", choices=DTYPES)
-    add(
+
+
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--model",
         type=model_argument,
         default="tiny-qwen3",
         help="a shipped name, a folder, a GGUF file or a hub id",
     )
-    add(
+
+
+def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
+    """Add the options for the solution, the port, the device, the model and its numbers."""
+    add_port_arguments(parser, solution)
+    parser.add_argument("--dtype", default="auto", choices=DTYPES)
+    add_model_argument(parser)
+    parser.add_argument(
         "--quantize",
         choices=QUANTIZATIONS,
         help="quantise the layers' weights to few bits while loading (Day 2.3)",

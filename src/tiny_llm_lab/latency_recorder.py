@@ -90,14 +90,14 @@ class LatencyRecorder:
         if gap is None:
             self._ttfts.append(time - times.arrival_time)
         else:
-            self._gap(gap, 1)
+            self._gap(gap)
 
-    def _gap(self, gap: float, weight: int) -> None:
+    def _gap(self, gap: float) -> None:
         if self._gaps and self._gaps[-1] == gap:
-            self._weights[-1] += weight
+            self._weights[-1] += 1
         else:
             self._gaps.append(gap)
-            self._weights.append(weight)
+            self._weights.append(1)
 
     def stretch(self, sequences: Sequence[AnswerSequence], times: "np.ndarray") -> None:
         """Record a token of each of these requests at each of these times."""
@@ -105,7 +105,7 @@ class LatencyRecorder:
 
         for sequence in sequences:  # their previous tokens need not have come at the same time
             mine = self._open[sequence.request_id]
-            self._gap(mine.add_token(float(times[0])) or 0.0, 1)
+            self._gap(mine.add_token(float(times[0])) or 0.0)
             mine.last_token_time = float(times[-1])
         self._gaps.frombytes(np.diff(times).tobytes())
         self._weights.frombytes(np.full(len(times) - 1, float(len(sequences))).tobytes())

@@ -290,25 +290,22 @@ def test_a_port_is_a_port(port, refused):
     assert "whole number from 1 to 65535" in refused(book.main, ["serve", "--port", port])
 
 
-def test_a_busy_port_is_one_line_that_names_another(capsys):
+def test_a_busy_port_is_one_line_that_names_another(refused):
     family, *_, address = socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM)[0]
-    with socket.create_server(address, family=family) as busy, pytest.raises(SystemExit) as end:
-        book.main(["serve", "--port", str(busy.getsockname()[1])])
-    errors = capsys.readouterr().err
-    assert end.value.code == 2 and errors.count("\n") == 1
+    with socket.create_server(address, family=family) as busy:
+        errors = refused(book.main, ["serve", "--port", str(busy.getsockname()[1])])
+    assert errors.count("\n") == 1
     assert mdbook.is_free(int(re.search(r"--port (\d+)`", errors)[1]))
 
 
 # ---- the tiny model
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_the_evaluation(tmp_path, monkeypatch, capsys):
+def test_a_file_that_cannot_be_written_is_refused_before_the_evaluation(tmp_path, monkeypatch, refused):
     monkeypatch.setattr(eval_tiny_model, "run_all", lambda *_: pytest.fail("the evaluation began"))
     for path in (tmp_path / "absent" / "x.json", tmp_path):
-        with pytest.raises(SystemExit) as end:
-            eval_tiny_model.main(["--json", str(path)])
-        assert end.value.code == 2
-        assert f"argument --json: {path}: cannot be written (" in capsys.readouterr().err
+        errors = refused(eval_tiny_model.main, ["--json", str(path)])
+        assert f"argument --json: {path}: cannot be written (" in errors
 
 
 def test_an_unknown_model_ends_the_evaluation_as_it_ends_main(refused):

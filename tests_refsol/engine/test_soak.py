@@ -13,6 +13,7 @@ from tests_refsol.long import harness, memory_soak
 from tests_refsol.long import soak as command
 from tests_refsol.long.engine_soak import Soak, first_difference
 from tests_refsol.long.harness import SoakError
+from tiny_llm_engine.machine import ram
 from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.solutions.port import Port
 
@@ -117,12 +118,12 @@ def test_the_memory_is_the_resident_pages(monkeypatch, tmp_path):
     """A file of known content: what an allocation adds depends on the pages that the process has to spare."""
     statm = tmp_path / "statm"
     statm.write_text("500 70 9 1 0 300 0\n", encoding="utf-8")
-    monkeypatch.setattr(memory_soak, "STATM", statm)
-    assert memory_soak.resident_bytes() == 70 * os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.setattr(ram, "STATM", statm)
+    assert ram.resident_bytes() == 70 * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_where_the_system_does_not_tell_its_memory_it_is_one_line(port, monkeypatch, tmp_path, refused):
-    monkeypatch.setattr(memory_soak, "STATM", tmp_path / "statm")
+    monkeypatch.setattr(ram, "STATM", tmp_path / "statm")
     said = refused(command.main, ["--requests", "8", "--backend", port.name, "--device", "cpu"])
     [*unused, line] = said.splitlines()  # the model has more layers than its config
     assert "only Linux has: run it there" in line and len(unused) < 2

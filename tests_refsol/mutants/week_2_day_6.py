@@ -203,10 +203,8 @@ MUTANTS = [
         ),
         (
             "gives a slot to a request that ended with its first token",
-            '        if request.is_done:\n            self.emit("finish", request)\n            return\n',
-            "        if request.is_done and not request.is_prefill_done:\n"
-            '            self.emit("finish", request)\n'
-            "            return\n",
+            "        if request.is_done:\n",
+            "        if request.is_done and not request.is_prefill_done:\n",
         ),
         (
             "does not look again after its listener has heard of the prefill",

@@ -14,20 +14,13 @@ CALL = """        with model_call(self):
 """
 PREFILL = CALL + "                self.prompt_tokens[chunk"
 FIRST = "            self.decode_done(token, update_offset=False)\n"
-PHASES = """        prefilled = self.handle_prefill_phase()
-        moved = self.move_prefill_to_decode()
-        return self.handle_decode_phase() or prefilled or moved
-"""
+MOVED = "return self.handle_decode_phase() or prefilled or moved"
 WORK = "return bool(self.pending or len(self.turns) or self.batch.running)"
-NO_SLOT = """            if self.batch.free_slot is None:
-                return False
-"""
+NO_SLOT = "            if self.batch.free_slot is None:\n"
 MOVE = """        if not request.is_done:
             if self.batch.free_slot is None:
                 return False
             self.batch.take_slot(request)
-        self.leave(request)
-        return True
 """
 FINALLY = """    finally:
         scheduler.close()
@@ -119,11 +112,8 @@ MUTANTS = [
         SCHEDULER,
         (
             "prompts first: nobody decodes in a step that has computed a chunk",
-            PHASES,
-            PHASES.replace(
-                "self.handle_decode_phase() or prefilled or moved",
-                "prefilled or moved or self.handle_decode_phase()",
-            ),
+            MOVED,
+            "return prefilled or moved or self.handle_decode_phase()",
         ),
         (
             "stops when the queue and the slots are empty, and loses the pending prompt",
@@ -138,31 +128,24 @@ MUTANTS = [
         (
             "drops a finished prompt when no slot is free",
             NO_SLOT,
-            "            if self.batch.free_slot is None:\n"
-            "                self.pending = None\n"
-            "                return False\n",
+            NO_SLOT + "                self.pending = None\n",
         ),
         (
             "gives a slot to a request that ended with its first token",
             MOVE,
             "        if self.batch.free_slot is None:\n"
             "            return False\n"
-            "        self.batch.take_slot(request)\n"
-            "        self.leave(request)\n"
-            "        return True\n",
+            "        self.batch.take_slot(request)\n",
         ),
         (
             "a step always says that it did something: a loop on it never ends",
-            PHASES,
-            PHASES.replace(
-                "return self.handle_decode_phase() or prefilled or moved",
-                "self.handle_decode_phase()\n        return True",
-            ),
+            MOVED,
+            "self.handle_decode_phase()\n        return True",
         ),
         (
             "a driver that stops early leaves those that wait without an end",
-            "        for request in self._requests:\n            request.abort()",
-            "        for request in self._requests:\n            request.abort() if request.offset else None",
+            "            request.abort()",
+            "            request.abort() if request.offset else None",
         ),
         part="serving",
     ),
@@ -183,8 +166,7 @@ MUTANTS = [
         "a driver that stops early leaves the paused prompts and their caches behind",
         SCHEDULER,
         serving=(
-            "        for request in self._requests:\n            request.abort()",
-            "        for request in self._requests:\n"
+            "            request.abort()",
             "            request.abort() if request not in self.turns.paused.requests else None",
         ),
     ),

@@ -4,22 +4,13 @@ from authors.mutants import Mutant, wrong
 
 SEQUENCE, SCHEDULER = "batching/sequence.py", "batching/hybrid_scheduler.py"
 ATTENTION, MODEL = "packed_attention.py", "qwen3_week3.py"
-END = """        if token in self.eos_token_ids:
-            self.finish("stop")
-            return
-"""
-LAST = """        if self.answer.stopped:
-            self.finish("stop")
-        elif len(self.tokens) >= self.max_new_tokens:
-            self.finish("length")
-"""
+END = "        if token in self.eos_token_ids:\n"
+STOPPED = "        if self.answer.stopped:\n"
+FINISH = '            self.finish("stop")\n'
+SETS = '            self.finish_reason = "stop"\n'
 WALK = "        for sequence in list(self.running):\n"
 DECODES = """            if sequence.is_decoding and self.make_room(sequence):
                 plan.append(Scheduled(sequence, sequence.num_computed, 1))
-"""
-BEGUN = """        for sequence in self.running:
-            if left and not sequence.is_decoding:
-                left -= self.plan_chunk(plan, sequence, left)
 """
 
 MUTANTS = [
@@ -29,10 +20,7 @@ MUTANTS = [
         (
             "an end token is known text",
             END,
-            END.replace(
-                "            self.finish",
-                "            self.known_tokens.append(token)\n            self.finish",
-            ),
+            END + "            self.known_tokens.append(token)\n",
         ),
         (
             "takes the token of a step in which the request was aborted",
@@ -41,20 +29,18 @@ MUTANTS = [
         ),
         (
             "sets the reason of an end token without `finish`, and keeps the blocks",
-            END,
-            END.replace('self.finish("stop")', 'self.finish_reason = "stop"'),
+            END + FINISH,
+            END + SETS,
         ),
         (
             "sets the reason of a stop string without `finish`, and keeps the blocks",
-            LAST,
-            LAST.replace('self.finish("stop")', 'self.finish_reason = "stop"'),
+            STOPPED + FINISH,
+            STOPPED + SETS,
         ),
         (
             "shows the text of an end token",
             END,
-            END.replace(
-                "            self.finish", "            self.answer.add(token)\n            self.finish"
-            ),
+            END + "            self.answer.add(token)\n",
         ),
         (
             "sets the finish reason, and frees nothing",
@@ -168,8 +154,8 @@ MUTANTS = [
         ),
         (
             "skips who is in the plan, and not who decodes",
-            BEGUN,
-            BEGUN.replace("not sequence.is_decoding", "sequence not in [entry.sequence for entry in plan]"),
+            "if left and not sequence.is_decoding:",
+            "if left and sequence not in [entry.sequence for entry in plan]:",
         ),
         (
             "counts places in the plan, and not in `running`",

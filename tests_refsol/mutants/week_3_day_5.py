@@ -6,20 +6,11 @@ PROFILE, ORCA, PACED = "policies/step_profile.py", "policies/mixing.py", "polici
 QUEUE, SLACK, PREEMPTION = "policies/aged_queue.py", "policies/slack.py", "policies/preemption.py"
 SECONDS = "return max(self.math.a + self.math.b * tokens, self.memory.a + self.memory.b * decodes)"
 DECODES = "decodes = [(size, 0, measure(size, size)) for size in decode_sizes]"
-WITHIN = """        tokens = most // tile * tile
-        while tokens and self.seconds(tokens, decodes) > seconds:
-            tokens -= tile
-"""
-CHECKED = """        while tokens and measure is not None and measure(tokens, decodes) > slo:
-            tokens -= tile
-"""
+CHECKED = "measure(tokens, decodes) > slo"
 BOTH = """        self.plan_decodes(plan)
         self.plan_prompts(plan)
 """
-PACE = """        if self._decodes_left:
-            self._decodes_left -= 1
-            self.plan_decodes(plan)
-"""
+PACE = "            self._decodes_left -= 1\n            self.plan_decodes(plan)\n"
 SET = "            self._decodes_left = self.decodes_between if plan else 0\n"
 WORK = "work = 0.0 if sequence.num_preemptions else self.seconds_per_token * sequence.num_uncomputed"
 KEY = "return work + self.ageing * (sequence.waiting_since + delay)"
@@ -61,12 +52,12 @@ MUTANTS = [
         (
             "checks a step without its decodes",
             CHECKED,
-            CHECKED.replace("measure(tokens, decodes)", "measure(tokens, 0)"),
+            "measure(tokens, 0) > slo",
         ),
         (
             "a step that takes exactly the target is too late",
-            WITHIN,
-            WITHIN.replace("> seconds", ">= seconds"),
+            "self.seconds(tokens, decodes) > seconds:",
+            "self.seconds(tokens, decodes) >= seconds:",
         ),
         part="serving",
     ),
@@ -87,8 +78,8 @@ MUTANTS = [
         ("starts the pause with every step", SET, "            self._decodes_left = self.decodes_between\n"),
         (
             "a prompt that arrives ends the pause",
-            PACE,
-            PACE.replace("if self._decodes_left:", "if self._decodes_left and not len(self.waiting):"),
+            "if self._decodes_left:",
+            "if self._decodes_left and not len(self.waiting):",
         ),
         part="serving",
     ),

@@ -13,10 +13,7 @@ START = "    start = stage * share + min(stage, more)\n"
 STOP = "    return range(start, start + share + (stage < more))\n"
 SEND = "            self.group.send(x, (self.group.rank + 1) % self.group.size)\n"
 FINISH = "else self.finish(x, inputs.sample_rows)"
-WHILE = (
-    "    while len(pipeline.in_flight) < pipeline.stages.num_stages and (plan := pipeline.plan()):\n"
-    "        for call in pipeline.calls(plan):\n"
-)
+WHILE = "    while len(pipeline.in_flight) < pipeline.stages.num_stages and (plan := pipeline.plan()):\n"
 CALLS = "for call in pipeline.calls(plan):"
 SUBMIT = "            pipeline.stages.submit(pipeline.packed(call))\n"
 APPEND = "            pipeline.in_flight.append(InFlight.of(call, pipeline.now))\n"
@@ -223,16 +220,13 @@ MUTANTS = [
         (
             "plans first, and then looks whether a stage is free",
             WHILE,
-            "    while (plan := pipeline.plan()) "
-            "and len(pipeline.in_flight) < pipeline.stages.num_stages:\n"
-            "        for call in pipeline.calls(plan):\n",
+            "    while (plan := pipeline.plan()) and len(pipeline.in_flight) < pipeline.stages.num_stages:\n",
         ),
         (
             "no more micro-batches than requests",
             WHILE,
             "    busy = min(pipeline.stages.num_stages, len(pipeline.loop.running) + len(pipeline.loop.waiting))\n"
-            "    while len(pipeline.in_flight) < busy and (plan := pipeline.plan()):\n"
-            "        for call in pipeline.calls(plan):\n",
+            "    while len(pipeline.in_flight) < busy and (plan := pipeline.plan()):\n",
         ),
         (
             "a decode is one token in flight, whatever of its request is on its way",

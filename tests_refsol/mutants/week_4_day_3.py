@@ -126,10 +126,8 @@ VERIFY = [
     ),
     _verify(
         "accepts any draft that was drawn somewhere",
-        LOOP,
-        LOOP.replace(
-            "drawn[accepted].token == drafts[accepted]", "drafts[accepted] in [one.token for one in drawn]"
-        ),
+        "drawn[accepted].token == drafts[accepted]",
+        "drafts[accepted] in [one.token for one in drawn]",
     ),
     _verify(
         "makes new tokens, without what the model said about them",

@@ -414,16 +414,14 @@ def test_a_scheduler_that_does_not_serve_everybody_ends_in_a_line():
         ("see", ["2.7", "--device", "cpu", "--backend", installed_backends()[-1]]),
     ],
 )
-def test_every_command_says_so_in_one_line(name, arguments, monkeypatch, capsys):
+def test_every_command_says_so_in_one_line(name, arguments, monkeypatch, refused):
     """The requests wait for ever, which is no reason for the command to run for ever."""
     module = import_module(command_modules()[name])
     where = {"see": ports, "bench-throughput": chunked_prefill}.get(name, module)
     monkeypatch.setattr(where, "resolve_serving", lambda solution: changed(step=lambda self: False))
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-    with pytest.raises(SystemExit) as end:
-        module.main(["--solution", "ref", *arguments])
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert end.value.code == 2 and "the scheduler has work after" in line
+    line = refused(module.main, ["--solution", "ref", *arguments]).splitlines()[-1]
+    assert "the scheduler has work after" in line
     assert line.endswith("`pdm run test --week 2 --day 7` says what is wrong with the scheduler")
 
 
@@ -479,9 +477,6 @@ def test_a_blank_task_ends_it_in_one_line(simulate, capsys):
         (("--prefill-step", "0"), "'0' is not a whole number from 1"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(arguments, message, capsys):
-    with pytest.raises(SystemExit) as end:
-        command.main(
-            ["--solution", "ref", "--backend", installed_backends()[-1], "--device", "cpu", *arguments]
-        )
-    assert end.value.code == 2 and message in capsys.readouterr().err
+def test_what_cannot_be_done_is_said_in_one_line(arguments, message, refused):
+    options = ["--solution", "ref", "--backend", installed_backends()[-1], "--device", "cpu", *arguments]
+    assert message in refused(command.main, options)

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from tiny_llm_engine.machine.terminal import command, fail
 from tiny_llm_engine.solutions.port import Port
-from tiny_llm_engine.solutions.solution import SOLUTIONS, learners_line
-from tiny_llm_extensions.arguments import DEVICES, whole_number
+from tiny_llm_engine.solutions.solution import learners_line
+from tiny_llm_extensions.arguments import add_port_arguments, whole_number
 
 from ..address import Day, parse_day
 from ..capabilities import ends_at_a_blank, learner_port, ports_of
@@ -30,9 +30,7 @@ def screen(day: Day, part: str = ""):
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="pdm run see", description=__doc__)
     parser.add_argument("day", type=parse_day, help="for example 1.3")
-    parser.add_argument("--solution", default="tiny_llm", choices=sorted(SOLUTIONS))
-    parser.add_argument("--backend", default="auto", choices=["auto", "mlx", "torch"])
-    parser.add_argument("--device", default="auto", choices=DEVICES)
+    add_port_arguments(parser, solution="tiny_llm")
     text = "of day 2.7: only the screen of this sitting"
     parser.add_argument("--sitting", type=whole_number(1), metavar="N", help=text)
     text = "of day 2.7: counts the programs of prompts, on the torch port"

@@ -4,11 +4,15 @@ import argparse
 
 from rich.console import Console
 
-from tiny_llm_engine.machine.repo import BACKENDS
 from tiny_llm_engine.machine.terminal import command, fail, write_file
-from tiny_llm_engine.solutions.solution import SOLUTIONS, resolve_serving
+from tiny_llm_engine.solutions.solution import resolve_serving
 from tiny_llm_engine.solutions.solution_types import ServingPackage
-from tiny_llm_extensions.arguments import DEVICES, model_argument, output_argument, whole_number
+from tiny_llm_extensions.arguments import (
+    add_model_argument,
+    add_port_arguments,
+    output_argument,
+    whole_number,
+)
 
 from ..address import Day
 from ..capabilities import choose_backend, ends_at_a_blank, load, unused_days
@@ -24,15 +28,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     """Parse the options and resolve `auto`."""
     parser = argparse.ArgumentParser(prog="pdm run timeline", description=__doc__)
     add, size = parser.add_argument, whole_number(1, WHOLE)
-    add("--solution", default="tiny_llm", choices=sorted(SOLUTIONS), help="whose code; default: yours")
-    add("--backend", default="auto", choices=["auto", *BACKENDS], help="auto: the port you work on")
-    add("--device", default="auto", choices=DEVICES)
-    add(
-        "--model",
-        default="tiny-qwen3",
-        type=model_argument,
-        help="a shipped name, a folder, a GGUF file or a hub id",
-    )
+    add_port_arguments(parser, solution="tiny_llm")
+    add_model_argument(parser)
     step = "tokens of a chunk, and what is agreed: more between two decode steps is a stall; default: 128"
     add("--prefill-step", type=whole_number(1, WHOLE - 1), default=128, metavar="N", help=step)
     add("--prompt-tokens", type=size, default=2048, metavar="N", help="of the long prompt; default: 2048")

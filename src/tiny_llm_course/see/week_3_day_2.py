@@ -1,13 +1,11 @@
 """The screen of Day 3.2: a pool and its flat list, the bytes that a decode step gathers, and poison."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from rich.console import Console
 
 from tiny_llm_engine.solutions.port import Port
-from tiny_llm_engine.solutions.solution_types import Array
 
 from ..grading.pages import Pages, decode64, random_pages
 
@@ -22,23 +20,6 @@ BATCHES = {
 MIB = 2**20
 SHOWN_ON = "torch"
 MEASURED = (r"(mlx|torch) on \w+", r" *\d+\.\d MiB at the peak")
-
-
-@dataclass(frozen=True)
-class Lists:
-    """The lists that a decode step reads, as arrays of the port: pages, their requests, slots in use."""
-
-    block_list: Array
-    block_groups: Array
-    mask: Array
-
-    @classmethod
-    def of(cls, b: Port, columns: Sequence[Sequence[int]], page_size: int) -> "Lists":
-        block_list, groups, usage, starts = (b.array(list(column)) for column in columns[:4])
-        return cls(block_list, groups, b.block_mask(usage, page_size, starts))
-
-    def decode(self, b: Port, query, keys, values):
-        return b.paged_decode_statistics(query, keys, values, self.block_list, self.block_groups, self.mask)
 
 
 def show(b: Port, console: Console) -> None:
@@ -87,13 +68,20 @@ def _gathered(b: Port, serving, console: Console, title: str, lengths: list[int]
     arrays = [b.array(x) for x in (np.ones((len(lengths), H, D)), pages.keys, pages.values)]
     console.print(f"{title} tokens", style="bold")
     for name, columns in (("flat", _flat(serving, pages)), ("padded", _padded(pages))):
-        lists = Lists.of(b, columns, PAGE)
-        peak = b.peak_bytes(lambda lists=lists: lists.decode(b, *arrays)[0])
+        decode = _decode(b, columns, PAGE)
+        peak = b.peak_bytes(lambda decode=decode: decode(*arrays)[0])
         bytes_gathered = 2 * len(columns[0]) * PAGE * HKV * D * 4
         console.print(
             f"{name:>8}{len(columns[0]):>7,} pages{bytes_gathered / MIB:>8.2f} MiB gathered"
             f"{peak / MIB:>9.1f} MiB at the peak"
         )
+
+
+def _decode(b: Port, columns: Sequence[Sequence[int]], page_size: int) -> Callable:
+    """A decode step over lists of pages, their requests and slots in use: of a query, keys and values."""
+    block_list, groups, usage, starts = (b.array(list(column)) for column in columns[:4])
+    mask = b.block_mask(usage, page_size, starts)
+    return lambda *arrays: b.paged_decode_statistics(*arrays, block_list, groups, mask)
 
 
 def _padded(pages: Pages) -> list[list[int]]:
@@ -111,8 +99,8 @@ def _poison(b: Port, serving, console: Console, pages: Pages) -> None:
     """Put NaN where no request has a token, and list the outputs that this changes."""
     query = np.random.default_rng(2).normal(size=(len(DRAWN), H, 8))
     poisoned = pages.poisoned(np.nan)
-    lists = Lists.of(b, _flat(serving, pages, COUNT), DRAWN_PAGE)
-    statistics = lists.decode(b, *map(b.array, (query, poisoned.keys, poisoned.values)))
+    decode = _decode(b, _flat(serving, pages, COUNT), DRAWN_PAGE)
+    statistics = decode(*map(b.array, (query, poisoned.keys, poisoned.values)))
     out = b.numpy(b.finish_attention(statistics, b.dtype("float32")))
     o, _, l = decode64(query, pages)
     ruined = "".join(name for name, row in zip(NAMES, out, strict=True) if np.isnan(row).any())

@@ -26,16 +26,6 @@ CONTEXT, BLOCK = 256, 32  # tokens that each measured decode sees, and of a bloc
 ROWS = 11  # of the roofline: 1 ms to 1 s
 TARGETS = (5, 10, 20, 40)  # ms
 COLUMN = 60  # ms of a cell in the strips
-SHORT = {
-    "static": "static",
-    "decode-first": "dec",
-    "prefill-first": "pre",
-    "orca": "orca",
-    "chunks-only": "chunks",
-    "sarathi": "sarathi",
-    "paced": "paced",
-    "slack": "slack",
-}
 TRACE = IncidentCase(
     (
         *group(3, Sent("A", 0, 16, 90)),
@@ -80,10 +70,7 @@ def show(b: Port, console: Console) -> None:
     _policies(s, console)
     _mixing(s, console)
     _heading("4. The starvation corpus", "✗ breaks a bound", console)
-    table = incident_table(s, list(s.POLICIES))
-    for column in table.columns[2:]:
-        column.header = SHORT.get(str(column.header), str(column.header))
-    console.print(table)
+    console.print(incident_table(s, list(s.POLICIES)))
 
 
 def _heading(title: str, what: str, console: Console) -> None:

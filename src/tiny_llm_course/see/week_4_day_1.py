@@ -40,7 +40,7 @@ NAMES = {
 }
 # Whole lines of the table, and figures of a line.
 MEASURED = (rf"(?:{'|'.join(NAMES.values())})  .*", r"[\d.]+(?= (?:GB/s|%))")
-# By version: bytes and operations per second by rows, or one line that says why they are missing.
+# By version: bytes per second by rows, or one line that says why they are missing.
 T = TypeVar("T")
 Speeds = Json
 
@@ -77,7 +77,7 @@ def _table(found: Speeds, console: Console) -> None:
         if isinstance(speeds, str):
             console.print(f"{NAMES[name]}: {speeds}", soft_wrap=True)
         else:
-            table.add_row(NAMES[name], *(f"{speeds[str(rows)][0] / 1e9:.3g}" for rows in ROWS))
+            table.add_row(NAMES[name], *(f"{speeds[str(rows)] / 1e9:.3g}" for rows in ROWS))
     console.print(table)
 
 
@@ -103,10 +103,10 @@ def measure_memory(b: Port) -> float:
 def measure_plain(b: Port) -> Speeds:
     """A loop in Python over a few outputs, and the port's own product."""
     few, row = _numbers(4, COLUMNS), _numbers(1, COLUMNS)
-    python = _speeds(lambda rows: _loop(row.tolist() * rows, few.tolist()), 2 * few.size, few.size)
+    python = _speeds(lambda rows: _loop(row.tolist() * rows, few.tolist()), 2 * few.size)
     count = BYTES // (2 * OUTPUTS * COLUMNS)
     w = [b.array(_numbers(OUTPUTS, COLUMNS), "bfloat16") for _ in range(count)]
-    library = _speeds(partial(_multiply_all, b, w), 2 * count * OUTPUTS * COLUMNS, count * OUTPUTS * COLUMNS)
+    library = _speeds(partial(_multiply_all, b, w), 2 * count * OUTPUTS * COLUMNS)
     return {"python": python, "library": library}
 
 
@@ -155,7 +155,7 @@ def _tried(measure: Callable[[], T]) -> T | str:
         return str(problem).splitlines()[0].rstrip(":")
 
 
-def _product(b: Port, in_tiles: bool) -> Mapping[int, tuple[float, float]]:
+def _product(b: Port, in_tiles: bool) -> Mapping[int, float]:
     product = given_of(b).kernels.product
     multiply = partial(product.multiply, threads=available_threads(), in_tiles=in_tiles)
     x, w, y = _numbers(5, 7), _numbers(70, 7), np.zeros((5, 70), np.float32)
@@ -169,10 +169,10 @@ def _product(b: Port, in_tiles: bool) -> Mapping[int, tuple[float, float]]:
         for matrix in given:
             multiply(row, matrix, None, out)
 
-    return _speeds(run, packed.nbytes, len(packed) * OUTPUTS * COLUMNS)
+    return _speeds(run, packed.nbytes)
 
 
-def _quantized(b: Port, bits: int) -> Mapping[int, tuple[float, float]]:
+def _quantized(b: Port, bits: int) -> Mapping[int, float]:
     product = given_of(b).kernels.quantized_product
     multiply = partial(product.multiply, group_size=GROUP, bits=bits, threads=available_threads())
     _check_quantized(product, of_numpy, multiply, bits)
@@ -186,7 +186,7 @@ def _quantized(b: Port, bits: int) -> Mapping[int, tuple[float, float]]:
         for w, c in given:
             multiply(row, w, c, None, out)
 
-    return _speeds(run, packed.nbytes + constants.nbytes, len(packed) * OUTPUTS * COLUMNS)
+    return _speeds(run, packed.nbytes + constants.nbytes)
 
 
 def _check_quantized(product: Any, of_numpy: Any, multiply: Any, bits: int) -> None:
@@ -215,10 +215,10 @@ def _attended(b: Port) -> float:
     return 2 * 2 * REQUESTS * CONTEXT * KV_HEADS * SIZE / medians({"run": run}, ROUNDS)["run"]
 
 
-def _speeds(run: Callable[[int], object], moved: int, numbers: int) -> Mapping[int, tuple[float, float]]:
-    """Bytes and operations per second by rows, of a pass over some weights."""
+def _speeds(run: Callable[[int], object], moved: int) -> Mapping[int, float]:
+    """Bytes per second by rows, of a pass over some weights."""
     seconds = medians({rows: partial(run, rows) for rows in ROWS}, ROUNDS)
-    return {rows: (moved / each, 2 * rows * numbers / each) for rows, each in seconds.items()}
+    return {rows: moved / each for rows, each in seconds.items()}
 
 
 def _numbers(*shape: int) -> np.ndarray:

@@ -1,21 +1,10 @@
 """Public incidents of serving engines, and which policy fails in which of them."""
 
 from tiny_llm_course.trace.incidents.corpus import CORPUS
-from tiny_llm_course.trace.incidents.table import marks
+from tiny_llm_course.trace.incidents.table import heads, marks
 
 from .served import StudyPlan
 from .study import Study
-
-CODES = {
-    "static": "stat",
-    "decode-first": "dec",
-    "prefill-first": "pre",
-    "orca": "orca",
-    "chunks-only": "chnk",
-    "sarathi": "sara",
-    "paced": "pace",
-    "slack": "slck",
-}
 
 
 def run(plan: StudyPlan) -> Study:
@@ -25,7 +14,7 @@ def run(plan: StudyPlan) -> Study:
     return Study(
         "incidents",
         "Incidents of serving engines\na step costs 10 ms and 0.1 ms per token of a prompt; ✗ breaks a bound",
-        ("", "incident", *(CODES[policy] for policy in policies)),
+        ("", "incident", *(head[:4] for head in heads(policies))),
         rows,
         (
             f"Policies: {', '.join(policies)}.",

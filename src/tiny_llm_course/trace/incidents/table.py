@@ -11,6 +11,8 @@ from .corpus import CORPUS
 from .incident import Incident
 from .incident_run import failures
 
+SHORT = {"decode-first": "dec", "prefill-first": "pre", "chunks-only": "chunks"}  # heads of narrow columns
+
 
 @cache
 def broken_by(names: ServingPackage, policy: str) -> dict[int, list[str]]:
@@ -23,7 +25,7 @@ def broken_by(names: ServingPackage, policy: str) -> dict[int, list[str]]:
 
 def incident_table(names: ServingPackage, policies: Sequence[str]) -> Table:
     """A line per incident, a column per policy."""
-    table = Table("", "incident", *policies, box=None, pad_edge=False, collapse_padding=True)
+    table = Table("", "incident", *heads(policies), box=None, pad_edge=False, collapse_padding=True)
     table.columns[1].no_wrap = True
     for column in table.columns[2:]:
         column.justify = "center"
@@ -33,6 +35,10 @@ def incident_table(names: ServingPackage, policies: Sequence[str]) -> Table:
     passed = (column.count("✓") for column in zip(*rows, strict=True))
     table.add_row("", f"of {len(CORPUS)}", *map(str, passed))
     return table
+
+
+def heads(policies: Sequence[str]) -> list[str]:
+    return [SHORT.get(policy, policy) for policy in policies]
 
 
 def marks(names: ServingPackage, policies: Sequence[str], incident: Incident) -> list[str]:
