@@ -8,21 +8,6 @@ from tiny_llm_course.trace.recorder import Recorder
 from tiny_llm_course.trace.trace import percentile
 
 
-@pytest.mark.parametrize(
-    ("p", "value"), [(0.1, 15), (5, 15), (20, 15), (20.1, 20), (40, 20), (50, 35), (99, 50), (100, 50)]
-)
-def test_a_percentile_is_one_of_the_values(p, value):
-    """Nearest rank: number ⌈p · n / 100⌉ of the sorted values, here n = 5."""
-    assert percentile([40, 15, 50, 20, 35], p) == value
-
-
-def test_p99_needs_a_hundred_values_to_leave_one_out():
-    assert percentile(range(1, 100), 99) == 99
-    assert percentile(range(1, 101), 99) == 99
-    assert percentile(range(1, 201), 99) == 198
-    assert percentile([7], 50) == percentile([7], 99) == 7
-
-
 @pytest.mark.parametrize(("values", "p"), [([], 50), ([1], 0), ([1], 101), ([1], -1)])
 def test_there_is_no_percentile_of_nothing(values, p):
     with pytest.raises(ValueError, match="no percentile"):
