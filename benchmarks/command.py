@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tiny_llm_course.capabilities import choose_backend
 from tiny_llm_course.trace import provenance
 from tiny_llm_course.trace.serve import NoEnd
-from tiny_llm_engine.machine.terminal import fail, write_file
+from tiny_llm_engine.machine.terminal import ends_at, write_file
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution import SOLUTIONS
 
@@ -39,11 +39,8 @@ def carry_out(
     measure: Callable[[RunProgress], Mapping[str, Any]],
 ) -> None:
     """Measure, and show the result; keeps it where `--json` and `--save` say. Wrong input ends with one line."""
-    try:
-        with progress_bar() as report:
-            result = {**measure(report), "command": f"bench-{kind}"}
-    except (ImportError, ValueError, NoEnd) as error:
-        fail(error)
+    with ends_at(ImportError, ValueError, NoEnd), progress_bar() as report:
+        result = {**measure(report), "command": f"bench-{kind}"}
     console = Console()
     reports.show(console, result)
     if options.save:

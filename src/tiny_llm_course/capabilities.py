@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiny_llm_engine.machine.installation import backend_of_environment, default_port, installed_backends
 from tiny_llm_engine.machine.repo import BACKENDS, PRIVATE, SETTINGS
-from tiny_llm_engine.machine.terminal import fail
+from tiny_llm_engine.machine.terminal import ends_at
 from tiny_llm_engine.solutions.solution import SOLUTIONS
 
 from .address import Day, Task, task_of_label
@@ -61,16 +61,14 @@ def learner_port() -> str:
     return port
 
 
+@ends_at(ValueError)
 def environment_port() -> str:
     """The port that `TINY_LLM_BACKEND` names, or "auto"; a wrong name ends the command with one line.
 
     Raises:
         SystemExit: there is no such port.
     """
-    try:
-        return backend_of_environment()
-    except ValueError as error:
-        fail(error)
+    return backend_of_environment()
 
 
 def set_learner_port(port: str) -> None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from tiny_llm_engine.machine.repo import IN_CHECKOUT
-from tiny_llm_engine.machine.terminal import fail
+from tiny_llm_engine.machine.terminal import ends_at
 
 
 def choose_backend(solution: str, wanted: str) -> str:
@@ -18,10 +18,8 @@ def choose_backend(solution: str, wanted: str) -> str:
         return capabilities.choose_backend(solution, wanted)
     from tiny_llm_engine.llm import chosen_backend
 
-    try:
+    with ends_at(ValueError):
         return chosen_backend(wanted)
-    except ValueError as error:
-        fail(error)
 
 
 def filled_options(solution: str, backend: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tiny_llm_course.address import Day
 from tiny_llm_course.capabilities import choose_backend, ends_at_a_blank
 from tiny_llm_course.trace.provenance import keep, provenance, result_argument
 from tiny_llm_engine.machine.repo import BACKENDS
-from tiny_llm_engine.machine.terminal import command, fail, write_file
+from tiny_llm_engine.machine.terminal import command, ends_at, write_file
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution import SOLUTIONS, resolve_serving
 from tiny_llm_extensions.arguments import DEVICES, output_argument, whole_number
@@ -76,7 +76,8 @@ def main(argv: list[str] | None = None) -> None:
     with ends_at_a_blank(needs=Day(3, 3)):
         for name, run in chosen(options, console).items():
             before = provenance("cpu")
-            found = fitting(run)
+            with ends_at(ValueError):  # a study that does not fit the options
+                found = run()
             asked = {"requests": options.requests, "seeds": options.seeds, "hardware": options.hardware}
             results.append(found.result(asked, before))
             show(console, results[-1])
@@ -97,24 +98,14 @@ def chosen(options: argparse.Namespace, console: Console) -> dict[str, Callable[
     return {name: partial(STUDIES[name], plan) for name in options.studies or ALL}
 
 
-def fitting(run: Callable[[], Study]) -> Study:
-    """The result of a study; a study that does not fit the options ends the command with one line."""
-    try:
-        return run()
-    except ValueError as error:
-        fail(error)
-
-
+@ends_at(ImportError, ValueError)
 def compare_engine(options: argparse.Namespace, console: Console) -> Study:
     """Compare the simulator with the engine."""
     backend = choose_backend(options.solution, options.backend)
-    try:
-        port = Port(SOLUTIONS[options.solution], backend, options.device)
-        plan = AgreementPlan(options.solution, port, options.requests, options.rounds, options.clock)
-        with console.status("", refresh_per_second=1) as status:
-            return study_of(plan, compare(plan, status.update))
-    except (ImportError, ValueError) as error:
-        fail(error)
+    port = Port(SOLUTIONS[options.solution], backend, options.device)
+    plan = AgreementPlan(options.solution, port, options.requests, options.rounds, options.clock)
+    with console.status("", refresh_per_second=1) as status:
+        return study_of(plan, compare(plan, status.update))
 
 
 if __name__ == "__main__":

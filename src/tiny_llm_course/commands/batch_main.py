@@ -5,7 +5,7 @@ import sys
 
 from rich.console import Console
 
-from tiny_llm_engine.machine.terminal import INTERRUPTED, command, fail, write_file
+from tiny_llm_engine.machine.terminal import INTERRUPTED, command, ends_at, write_file
 from tiny_llm_engine.solutions.solution import resolve_serving
 from tiny_llm_extensions.arguments import (
     add_model_arguments,
@@ -87,30 +87,28 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return options
 
 
+@ends_at(ValueError)  # no such device here, files that are unusable, a number out of range
 def job_of(options: argparse.Namespace) -> BatchJob:
     """Load the model; bad options or files end the command with one line."""
-    try:
-        check_engine_arguments(options)
-        lines = [] if options.prompts_file is None else read_prompts(options.prompts_file)
-        prompts = [*options.prompt, *lines] or list(QUESTIONS)
-        names = resolve_serving(options.solution)
-        drawn = options.temperature, options.top_p, options.top_k
-        sampling = names.SamplingParams(*drawn, options.max_tokens, options.stop)
-        limits = {"sampling": sampling, "template": options.template}
-        if options.loader == "week3":
-            if options.prefill_step:
-                raise ValueError("--prefill-step: week 3's engine has a token budget instead: leave it out")
-            seqs = min(options.slots, len(prompts))
-            engine = {name: getattr(options, name) for name in ENGINE}
-            llm = open_llm(options, max_num_seqs=seqs, max_model_len=options.max_seq_len, **engine)
-            return make_engine_job(llm.engine, prompts, **limits)
-        named = {name: getattr(options, name) for name in LOADED}
-        model, tokenizer = load(max_model_len=options.max_seq_len, **named)
-        serving = Serving(names, model, tokenizer)
-        limits["prefill_step"] = options.prefill_step
-        return make_job(serving, options.backend, prompts, options.slots, options.max_seq_len, **limits)
-    except ValueError as error:  # no such device here, files that are unusable, a number out of range
-        fail(error)
+    check_engine_arguments(options)
+    lines = [] if options.prompts_file is None else read_prompts(options.prompts_file)
+    prompts = [*options.prompt, *lines] or list(QUESTIONS)
+    names = resolve_serving(options.solution)
+    drawn = options.temperature, options.top_p, options.top_k
+    sampling = names.SamplingParams(*drawn, options.max_tokens, options.stop)
+    limits = {"sampling": sampling, "template": options.template}
+    if options.loader == "week3":
+        if options.prefill_step:
+            raise ValueError("--prefill-step: week 3's engine has a token budget instead: leave it out")
+        seqs = min(options.slots, len(prompts))
+        engine = {name: getattr(options, name) for name in ENGINE}
+        llm = open_llm(options, max_num_seqs=seqs, max_model_len=options.max_seq_len, **engine)
+        return make_engine_job(llm.engine, prompts, **limits)
+    named = {name: getattr(options, name) for name in LOADED}
+    model, tokenizer = load(max_model_len=options.max_seq_len, **named)
+    serving = Serving(names, model, tokenizer)
+    limits["prefill_step"] = options.prefill_step
+    return make_job(serving, options.backend, prompts, options.slots, options.max_seq_len, **limits)
 
 
 def choose_view(options: argparse.Namespace, job: BatchJob, console: Console) -> LiveTable | BatchLines:

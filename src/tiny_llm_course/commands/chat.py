@@ -2,7 +2,7 @@
 
 import argparse
 
-from tiny_llm_engine.machine.terminal import command, fail
+from tiny_llm_engine.machine.terminal import command, ends_at
 from tiny_llm_extensions.arguments import (
     add_model_arguments,
     add_sampling_arguments,
@@ -27,8 +27,6 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     options = parser().parse_args(argv)
     options.backend = choose_backend(options.solution, options.backend)
-    with ends_at_a_blank(3, 3):
-        try:
-            chat(open_engine(options), options.prompt)
-        except ValueError as error:  # an option out of range, no such device, files that are unusable
-            fail(error)
+    # An option out of range, no such device, files that are unusable.
+    with ends_at_a_blank(3, 3), ends_at(ValueError):
+        chat(open_engine(options), options.prompt)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from tiny_llm_engine.machine.terminal import INTERRUPTED, command, fail
+from tiny_llm_engine.machine.terminal import INTERRUPTED, command, ends_at, fail
 from tiny_llm_engine.solutions.solution import resolve_serving
 from tiny_llm_extensions.arguments import add_model_arguments, whole_number
 
@@ -114,7 +114,7 @@ def first_line() -> str:
 
 def make_demo(options: argparse.Namespace) -> Demo:
     """Load the model; bad options or files end the command with one line."""
-    try:
+    with ends_at(ValueError):
         model, tokenizer = load(**{name: getattr(options, name) for name in LOADED})
         if not 0 <= options.reserved_decode_slots < options.batch_size:
             raise ValueError(f"--reserved-decode-slots: give 0 to {options.batch_size - 1}, fewer than slots")
@@ -126,8 +126,6 @@ def make_demo(options: argparse.Namespace) -> Demo:
             specs = prompts.specs_of(tokenizer, prompts.four_texts(tokenizer), options.prefill_step)
         else:
             specs = prompts.specs(tokenizer)
-    except ValueError as error:
-        fail(error)
     knobs = Knobs(**{name: getattr(options, name) for name in Knobs.__dataclass_fields__})
     return Demo(Serving(resolve_serving(options.solution), model, tokenizer), specs, knobs)
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from tiny_llm_engine.machine.terminal import TerminalSession, command, fail
+from tiny_llm_engine.machine.terminal import TerminalSession, command, ends_at, fail
 from tiny_llm_engine.models.files import CheckpointError
 from tiny_llm_extensions.arguments import (
     add_model_arguments,
@@ -100,10 +100,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace) -> None:
-    try:
+    with ends_at(ValueError):  # an option out of range, no such device, files that are unusable
         session = open_session(options)
-    except ValueError as error:  # an option out of range, no such device, files that are unusable
-        fail(error)
     if options.chat:
         chat(session, options.prompt)
     else:
@@ -120,11 +118,11 @@ def used(options: argparse.Namespace) -> list[str]:
 def main(argv: list[str] | None = None) -> None:
     options = parse(argv)
     capabilities = used(options)
-    with ends_at_a_blank(needed_day(*capabilities), unused_days(*capabilities)):
-        try:
-            run(options)
-        except CheckpointError as error:  # a chat template that fails on the messages
-            fail(error)
+    with (
+        ends_at_a_blank(needed_day(*capabilities), unused_days(*capabilities)),
+        ends_at(CheckpointError),  # a chat template that fails on the messages
+    ):
+        run(options)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from tiny_llm_engine.machine.terminal import command, fail
+from tiny_llm_engine.machine.terminal import command, ends_at, fail
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution import learners_line
 from tiny_llm_extensions.arguments import add_port_arguments, whole_number
@@ -84,11 +84,9 @@ def show_graphs(options: argparse.Namespace) -> None:
         module.show_graphs(open_port(options.solution, "torch", options.device), Console())
 
 
+@ends_at(ValueError)  # no such device here
 def open_port(solution: str, backend: str, device: str) -> Port:
-    try:
-        return Port(solution, backend, device)
-    except ValueError as error:  # no such device here
-        fail(error)
+    return Port(solution, backend, device)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tiny_llm_engine.machine.repo import run_line
-from tiny_llm_engine.machine.terminal import FatalError, command, fail
+from tiny_llm_engine.machine.terminal import FatalError, command, ends_at, fail
 from tiny_llm_engine.models.weights.random_weights import check_layers
 from tiny_llm_engine.solutions.solution import SOLUTIONS, resolve_serving
 from tiny_llm_extensions.arguments import add_engine_arguments, add_model_arguments, engine_options, open_llm
@@ -72,10 +72,8 @@ def parser() -> argparse.ArgumentParser:
 def parsed(argv: list[str]) -> argparse.Namespace:
     """The options of the command line, of files and of the environment; a wrong one ends the command with one line."""
     top = parser()
-    try:
+    with ends_at(ValueError):
         options = top.parse_args(expanded(top, argv, os.environ))
-    except ValueError as error:
-        fail(error)
     options.model = options.model_tag or options.model
     if options.tokenizer not in (None, options.model):
         fail(f"--tokenizer is {options.tokenizer}: the tokenizer is the model's own; leave it out")
@@ -235,10 +233,8 @@ def application(arguments: dict[str, str]) -> Any:
 
 def serve_replicas(options: argparse.Namespace, url: str, port: int) -> None:
     """Serve with replicas until a signal."""
-    try:
+    with ends_at(ImportError, ValueError):
         made, replicas = replica_application(options)
-    except (ImportError, ValueError) as error:
-        fail(error)
     from tiny_llm_server.replicas.run_replicas import serve_until_signal, start_replicas
 
     replicas_in_words = counted(options.replicas, "replica")
@@ -269,11 +265,9 @@ def main(argv: list[str] | None = None) -> None:
             listener.close()  # Ray's proxy listens there
             serve_replicas(options, url, port)
             return
-        try:
+        with ends_at(ImportError, ValueError):
             server = server_of(options, partial(begin, url))
             sys.setswitchinterval(SWITCH_SECONDS)
-        except (ImportError, ValueError) as error:
-            fail(error)
         print(f"loading {options.model}; then {url} takes requests", flush=True)
         server.run(sockets=[listener])
         failure = server.service.failure

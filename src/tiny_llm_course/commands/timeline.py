@@ -4,7 +4,7 @@ import argparse
 
 from rich.console import Console
 
-from tiny_llm_engine.machine.terminal import command, fail, write_file
+from tiny_llm_engine.machine.terminal import command, ends_at, fail, write_file
 from tiny_llm_engine.solutions.solution import resolve_serving
 from tiny_llm_engine.solutions.solution_types import ServingPackage
 from tiny_llm_extensions.arguments import (
@@ -74,11 +74,9 @@ def compare(options: argparse.Namespace) -> Comparison:
 
 def measured(options: argparse.Namespace, workload: Workload, names: ServingPackage):
     """A function that runs the workload on the model, which has been warmed up."""
-    try:
+    with ends_at(ValueError):  # no such device here, files that are unusable
         where = {name: getattr(options, name) for name in ("solution", "backend", "device")}
         model, _ = load(options.model, **where)
-    except ValueError as error:  # no such device here, files that are unusable
-        fail(error)
     if workload.max_seq_len > model.max_model_len:
         fail(
             f"--prompt-tokens {options.prompt_tokens}: prompt and answer need {workload.max_seq_len} tokens, and "

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tiny_llm_engine.machine.repo import BACKENDS, ROOT
-from tiny_llm_engine.machine.terminal import fail
+from tiny_llm_engine.machine.terminal import ends_at, fail
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution import SOLUTIONS
 from tiny_llm_extensions.arguments import DEVICES
@@ -81,12 +81,10 @@ def run(
     return int(status)
 
 
+@ends_at(ValueError)
 def check_port(solution: str, backend: str, device: str) -> None:
     """End with one line, instead of one error per test, if a port or its device is missing or cannot be imported."""
-    try:
-        Port(SOLUTIONS[solution], backend, device)
-    except ValueError as error:
-        fail(str(error))
+    Port(SOLUTIONS[solution], backend, device)
 
 
 def files_of(chosen: list[Day]) -> list[Path]:

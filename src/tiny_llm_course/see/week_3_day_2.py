@@ -81,7 +81,9 @@ def _decode(b: Port, columns: Sequence[Sequence[int]], page_size: int) -> Callab
     """A decode step over lists of pages, their requests and slots in use: of a query, keys and values."""
     block_list, groups, usage, starts = (b.array(list(column)) for column in columns[:4])
     mask = b.block_mask(usage, page_size, starts)
-    return lambda *arrays: b.paged_decode_statistics(*arrays, block_list, groups, mask)
+    return lambda query, keys, values: b.paged_decode_statistics(
+        query, keys, values, block_list, groups, mask
+    )
 
 
 def _padded(pages: Pages) -> list[list[int]]:

@@ -6,7 +6,7 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -90,6 +90,15 @@ def fail(problem: object, code: int = 2) -> NoReturn:
     """End the command with one line on standard error; exit code 2 means unusable input."""
     print(problem, file=sys.stderr)
     sys.exit(code)
+
+
+@contextlib.contextmanager
+def ends_at(*problems: type[Exception]) -> Iterator[None]:
+    """End the command with one line if the block, or the function that this decorates, raises one of these."""
+    try:
+        yield
+    except problems as problem:
+        fail(problem)
 
 
 def write_file(file: Path, text: str) -> None:
