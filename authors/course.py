@@ -1,6 +1,7 @@
 """`pdm run course …`: a learner's progress, and the checks for authors of the course."""
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -62,6 +63,8 @@ def prefix(options: argparse.Namespace) -> None:
 def grade(options: argparse.Namespace) -> None:
     from .grade.report import grade_many, grade_one
 
+    # An exception, so that processes are ended and folders removed.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     one = grade_many if options.many else grade_one
     sys.exit(one(console, options))
 

@@ -3,8 +3,11 @@
 On Linux `unshare` gives it namespaces of its own. There is no network there; the whole disk can be read but not
 written, except the copy that is graded; the reference is covered; and all of its processes end with the first. Where
 there is no `unshare`, or a container forbids it, the limits alone remain.
+
+On Linux the process also ends when the grader is killed: the kernel sends the signal.
 """
 
+import ctypes
 import os
 import resource
 import shutil
@@ -36,6 +39,9 @@ MOST_PROCESSES = 64
 FILE_BYTES = 256_000_000  # of each file that it writes
 POLL = 0.1  # seconds between two looks at its memory
 PAGE = os.sysconf("SC_PAGE_SIZE")
+# A system call for which Python has no name. None on a Mac, where a grader that is killed leaves its process behind.
+PRCTL = getattr(ctypes.CDLL(None), "prctl", None)
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ def run(command: Sequence[str], folder: Path, environment: dict[str, str], limit
         started = time.monotonic()
         why, memory = _watch(process, limits)
         seconds = time.monotonic() - started
-        return Ended(why or _in_words(process.wait()), _last_line(output), seconds, memory)
+        return Ended(why or _in_words(process.returncode), _last_line(output), seconds, memory)
 
 
 def _watch(process: subprocess.Popen, limits: Limits) -> tuple[str | None, int]:
@@ -92,6 +98,7 @@ def _watch(process: subprocess.Popen, limits: Limits) -> tuple[str | None, int]:
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     return why, most
 
 
@@ -112,6 +119,8 @@ def has_namespaces() -> bool:
 
 def _limit(limits: Limits) -> None:
     """The system's own limits: an allocation that is too large fails at once, before anybody looks."""
+    if PRCTL:
+        PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL)
     for kind, most in (
         (resource.RLIMIT_DATA, limits.memory),
         (resource.RLIMIT_FSIZE, FILE_BYTES),

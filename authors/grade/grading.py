@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from tiny_llm_course.address import Day, Task
@@ -26,6 +25,7 @@ from tiny_llm_engine.machine.terminal import FatalError
 
 from ..export import export
 from .cage import Ended, Limits, has_namespaces, run
+from .folders import remove_stale_folders, temporary_folder
 from .submission import Submission
 
 NEEDED = ("pyproject.toml", "src", "tests", "models", "book/src")  # the book has titles and minutes
@@ -101,7 +101,8 @@ def _environment(folder: Path) -> dict[str, str]:
 @contextmanager
 def clean_copy() -> Iterator[Clean]:
     """A clean copy, as long as the context lasts."""
-    with TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True) as folder:
+    remove_stale_folders()
+    with temporary_folder() as folder:
         export(Path(folder), NEEDED)
         yield Clean(Path(folder))
 
@@ -197,7 +198,7 @@ def _run(
     """Run the tests of some tasks of one day in a copy of their own."""
     week, day = tasks[0].of_day
     options = [f"--week={week}", f"--day={day}", f"--backend={port}", "--", *PLUGINS]
-    with TemporaryDirectory(prefix="graded-", ignore_cleanup_errors=True) as temporary:
+    with temporary_folder() as temporary:
         folder = Path(temporary) / "course"
         shutil.copytree(clean.folder, folder)
         for path, data in submission.sources.items():

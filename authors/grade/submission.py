@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from tiny_llm_course.tree import LEARNER, source_files
 from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_engine.machine.terminal import FatalError
+
+from .folders import temporary_folder
 
 LARGEST = 1_000_000  # bytes of a source file; the largest of ours has 20,000
 UNPACKED = 500_000_000  # bytes of all files of a zip file
@@ -59,7 +60,7 @@ def _unpacked(source: Path) -> Iterator[Path]:
     if source.is_dir():
         yield source
         return
-    with zipfile.ZipFile(source) as archive, TemporaryDirectory() as folder:
+    with zipfile.ZipFile(source) as archive, temporary_folder() as folder:
         if sum(member.file_size for member in archive.infolist()) > UNPACKED:
             raise FatalError(f"{source.name}: more than {UNPACKED // 10**6} MB when unpacked")
         archive.extractall(folder)  # it writes nowhere else, and makes no links

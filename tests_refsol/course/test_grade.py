@@ -1,6 +1,10 @@
 """`course grade` on what people hand in, good and bad. Each submission runs in a process: that is what is tested."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable
@@ -10,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from authors.grade.cage import has_namespaces
+from authors.grade.folders import remove_stale_folders
 from authors.grade.grading import Clean, Rules, clean_copy, grade
 from authors.grade.report import grade_many, summary
 from authors.grade.submission import read_submission
@@ -47,6 +52,21 @@ os._exit(0)
 DELETES = """import shutil
 for folder in ("tests", "src", CANARY):
     shutil.rmtree(folder, ignore_errors=True)
+"""
+# A grader whose submission says over a pipe that it runs; the pipe ends when the submission's process does.
+GRADER = """import sys
+from pathlib import Path
+from authors.course import main
+from authors.grade import report
+from authors.grade.cage import Limits, run
+from authors.grade.folders import temporary_folder
+
+def grade_one(*_):
+    with temporary_folder() as folder:
+        run(["sh", "-c", f"exec >{sys.argv[1]}; echo begun; exec sleep 600"], Path(folder), {}, Limits(600, 10**9))
+
+report.grade_one = grade_one
+main(["grade", "."])
 """
 
 
@@ -157,6 +177,33 @@ def test_deleted_files_are_those_of_its_own_copy(hand_in, clean, tmp_path):
     assert results["points"] == 0
     assert (canary / "it").exists() == has_namespaces()
     assert (clean.folder / "tests/test_week_1_day_1.py").exists()
+
+
+@pytest.mark.skipif(
+    not Path("/proc").exists(), reason="only Linux ends a process with the one that started it"
+)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_grader_that_is_ended_leaves_no_process_and_no_folder(tmp_path, monkeypatch, number):
+    (folder := tmp_path / "temporary").mkdir()
+    os.mkfifo(pipe := tmp_path / "pipe")
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    grader = subprocess.Popen([sys.executable, "-c", GRADER, pipe], cwd=ROOT, env=environment)
+    with grader, pipe.open() as output:
+        assert output.readline() == "begun\n" and any(folder.iterdir())
+        grader.send_signal(number)
+        assert output.read() == ""
+    monkeypatch.setattr("authors.grade.folders.gettempdir", lambda: folder)
+    if number == signal.SIGKILL:
+        assert any(folder.iterdir())
+        remove_stale_folders()
+    assert not any(folder.iterdir())
+
+
+def test_a_folder_of_a_grader_that_runs_is_not_stale(tmp_path, monkeypatch):
+    (tmp_path / f"tiny-llm-grade-{os.getpid()}-a").mkdir()
+    monkeypatch.setattr("authors.grade.folders.gettempdir", lambda: tmp_path)
+    remove_stale_folders()
+    assert any(tmp_path.iterdir())
 
 
 def test_a_folder_without_the_learners_package_is_refused(tmp_path):
