@@ -18,6 +18,7 @@ from tiny_llm_lab.studies import chart
 
 from . import (
     batch_screen,
+    levels_player,
     policy_widget,
     result_tables,
     roofline_screen,
@@ -59,7 +60,11 @@ def widget_screens() -> Iterator[tuple[str, str]]:
 def drawn_screens() -> Iterator[tuple[str, str]]:
     """`(name, fragment)` of what needs no array: timelines, and pictures of widgets with their tables."""
     yield from chain(timeline_screens(), widget_screens())
-    for name, page in (("week3-05-policies", policy_widget), ("roofline-step", roofline_widget)):
+    for name, page in (
+        ("week3-05-policies", policy_widget),
+        ("roofline-step", roofline_widget),
+        ("week4-05-levels", levels_player),
+    ):
         yield name, page.picture() + "\n"
         yield f"{name}-table", page.data() + "\n"
     for name in step_player.STORIES:

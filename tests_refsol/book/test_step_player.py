@@ -6,8 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from book.tools import screen_files, step_player
+from book.tools import levels_player, screen_files, step_player
 
+LEVELS = json.loads(levels_player.story())
 STORIES = {name: json.loads(step_player.story(name)) for name in step_player.STORIES}
 
 
@@ -55,3 +56,29 @@ def test_each_step_is_drawn_inside_its_frame(run, name, width):
         assert max(float(box.get("x")) + float(box.get("width")) for box in boxes) <= width
         bars = sum(box.get("class") == "head" for box in boxes)
         assert bars == sum(entry[2] for entry in step["row"])
+
+
+def test_each_copy_of_the_levels_shows_in_two_rows():
+    """Texts leave without a copy, come back from each level, and are deleted."""
+    said = " ".join(step["said"] for step in LEVELS["steps"])
+    for part in (
+        "without a copy",
+        "back from memory",
+        "back from folder",
+        "is deleted",
+        "A shares A1 and A2",
+    ):
+        assert part in said
+    for step in LEVELS["steps"]:
+        held = [step["rows"][LEVELS["levels"].index(level)][slot] for level, slot in step["copy"]]
+        assert len(set(held)) == bool(held)
+
+
+@pytest.mark.parametrize("width", [300, 760])
+def test_each_copy_of_the_levels_is_drawn_inside_its_frame(run, width):
+    for index, step in enumerate(LEVELS["steps"]):
+        svg = run(f"stepPlayer.draw({levels_player.story()}, {index}, {width})")
+        assert not re.search(r"NaN|undefined|Infinity|null|style=|stroke=|fill=\"#", svg)
+        boxes = [*ElementTree.fromstring(svg).iter("rect")]
+        assert max(float(box.get("x")) + float(box.get("width")) for box in boxes) <= width
+        assert svg.count('class="head"') == bool(step["copy"])

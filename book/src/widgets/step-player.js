@@ -1,7 +1,7 @@
 "use strict";
 
-// The steps of a small run, one at a time. Nothing is scheduled here: the scheduler of the course ran when the book was
-// built, and the story has what it planned. First the picture, which knows no page; then the buttons. No network.
+// The steps of a small run, one at a time. Nothing is scheduled here: the reference ran when the book was built, and the
+// story has what it planned: steps of requests, or copies between levels of blocks. First the picture, which knows no page; then the buttons. No network.
 // `var`, because the page for printing loads this file once for each widget.
 var stepPlayer = (() => {
     const { round, text, box } = svgParts;
@@ -9,6 +9,7 @@ var stepPlayer = (() => {
     const [CELL, LANE, LANES] = [26, 38, 3];
     const PLACES = { waits: 14, step: 66, runs: 138, blocks: 138 + LANE * LANES + 16 };
     const LONGEST = 28; // tokens of a request
+    const LEVEL = 84; // from one level to the next
 
     const kind = (name) => `box-${"abcd"["ABCDE".indexOf(name) % 4]}`;
 
@@ -60,14 +61,41 @@ var stepPlayer = (() => {
         }).join("");
     }
 
+    /** Day 4.5: a row of blocks per level, each with the name of its text, and an arrow for the copy of this step. */
+    function levels({ levels }, { rows, copy }, width) {
+        const size = Math.min(64, (width - LEFT - 4) / Math.max(...rows.map((row) => row.length)));
+        const at = ([level, slot]) => [LEFT + slot * size + (size - 3) / 2, 14 + LEVEL * levels.indexOf(level)];
+        const cells = rows.flatMap((row, k) => row.map((name, slot) => {
+            const style = name ? kind(name[0]) : "box";
+            return cell(style, LEFT + slot * size, 14 + LEVEL * k, size - 3, name, slot);
+        }));
+        const labels = levels.map((level, k) => text("label-start small", 0, 14 + LEVEL * k, level));
+        return labels.join("") + cells.join("") + (copy.length ? arrow(...copy.map(at)) : "");
+    }
+
+    /** From the edge of one cell to that of another, in another row; below each cell is its number. */
+    function arrow([x, y], [toX, toY]) {
+        const way = Math.sign(toY - y);
+        const edge = (down) => CELL / 2 + (down ? 14 : 0);
+        const [start, tip] = [y + way * edge(way > 0), toY - way * edge(way < 0)];
+        const neck = tip - 7 * way;
+        const head = `M${round(toX - 4)} ${neck}L${round(toX)} ${tip}L${round(toX + 4)} ${neck}Z`;
+        return `<path class="line" d="M${round(x)} ${start}L${round(toX)} ${neck}"/><path class="head" d="${head}"/>`;
+    }
+
     /** The picture of a step, `width` pixels wide. */
     function draw(story, index, width) {
         const step = story.steps[index];
+        const label = `role="img" aria-label="Step ${index + 1}: ${step.said}"`;
+        if (story.levels) {
+            const height = LEVEL * (story.levels.length - 1) + 44;
+            return `<svg viewBox="0 0 ${width} ${height}" ${label}>${levels(story, step, width)}</svg>`;
+        }
         const names = { waits: "waits", step: "the step", runs: "runs", blocks: "blocks" };
         const labels = Object.entries(names).map(([row, name]) => text("label-start small", 0, PLACES[row], name));
         const waiting = [...step.waiting].map((name, k) => cell(kind(name), LEFT + k * 34, PLACES.waits, 30, name));
         return (
-            `<svg viewBox="0 0 ${width} ${PLACES.blocks + 36}" role="img" aria-label="Step ${index + 1}: ${step.said}">` +
+            `<svg viewBox="0 0 ${width} ${PLACES.blocks + 36}" ${label}>` +
             labels.join("") +
             (waiting.join("") || text("label-start small", LEFT, PLACES.waits, "nobody")) +
             packed(story, step, width) +
