@@ -53,15 +53,19 @@ var policiesDrawing = (() => {
         );
     }
 
+    /** A line through a row, and its name above it. */
+    function mark(kind, name, at, y) {
+        const line = `<path class="${kind}" d="M${round(at)} ${y - 4}V${y + ROW.prompts + ROW.decodes}"/>`;
+        return line + text("label small halo strong", at, y - 9, name);
+    }
+
     function row({ policy, steps, figures }, number, x) {
-        const top = number * HEIGHT;
-        const y = top + ROW.mark;
-        const first = x(LONG + figures.long / 1000);
+        const y = number * HEIGHT + ROW.mark;
         return (
             text("label-start small", 0, y + ROW.prompts - 1, policy) +
             spans(steps, x).map((span) => stepBoxes(span, x, y)).join("") +
-            `<path class="line" d="M${round(first)} ${y - 4}V${y + ROW.prompts + ROW.decodes}"/>` +
-            text("label small halo strong", first, y - 9, "L")
+            mark("line", "L", x(LONG + figures.long / 1000), y) +
+            (figures.answer ? mark("dash", "s", x(figures.answer / 1000), y) : "")
         );
     }
 
