@@ -10,6 +10,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
+import jsonschema_rs
 import pytest
 from rich.console import Console
 
@@ -26,6 +27,7 @@ from tiny_llm_engine.machine.repo import ROOT
 from tiny_llm_engine.machine.terminal import FatalError
 
 PORT = default_port()
+SCHEMA = json.loads((ROOT / "docs/grading.schema.json").read_text(encoding="utf-8"))
 RULES = Rules([Day(1, 1)], PORT, seconds=2, memory=2_000_000_000)
 FILE = Path(f"{PORT}_backend/basics.py")
 ANSWER = "    exps = "  # the first line of the answer to 1.1.1
@@ -96,7 +98,9 @@ def hand_in(tmp_path: Path) -> Callable[..., Path]:
 
 
 def graded(folder: Path, clean: Clean) -> dict:
-    return grade(read_submission(folder), clean, RULES)
+    results = grade(read_submission(folder), clean, RULES)
+    jsonschema_rs.validate(SCHEMA, results)
+    return results
 
 
 def rows_of(results: dict) -> dict[str, tuple[float, bool]]:
@@ -111,6 +115,10 @@ def test_an_empty_submission_has_no_points_and_runs_nothing(hand_in, clean):
     results = graded(hand_in(answers=False), clean)
     assert (results["points"], results["possible"], first(results)) == (0, 65, "blank")
     assert results["submission"]["seconds"] == 0
+    kinds = {"task": results["tasks"][0], "submission": results["submission"]}
+    assert results.keys() == SCHEMA["properties"].keys()
+    assert all(SCHEMA["$defs"][name]["properties"].keys() == part.keys() for name, part in kinds.items())
+    assert not jsonschema_rs.is_valid(SCHEMA, {**results, "version": 2})
     assert all(row["failing"] == [*row["tests"]] for row in results["tasks"])
 
 
