@@ -76,7 +76,7 @@ var stepPlayer = (() => {
     /** From the edge of one cell to that of another, in another row; below each cell is its number. */
     function arrow([x, y], [toX, toY]) {
         const way = Math.sign(toY - y);
-        const edge = (down) => CELL / 2 + (down ? 14 : 0);
+        const edge = (down) => CELL / 2 + (down ? 17 : 0);
         const [start, tip] = [y + way * edge(way > 0), toY - way * edge(way < 0)];
         const neck = tip - 7 * way;
         const head = `M${round(toX - 4)} ${neck}L${round(toX)} ${tip}L${round(toX + 4)} ${neck}Z`;
