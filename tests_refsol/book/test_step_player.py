@@ -46,39 +46,21 @@ def test_no_step_breaks_a_promise_of_the_scheduler(name):
             assert computed < known <= story["block"] * len(blocks)
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("story", [*STORIES.values(), LEVELS], ids=[*STORIES, "week4-05"])
 @pytest.mark.parametrize("width", [300, 760])
-def test_each_step_is_drawn_inside_its_frame(run, name, width):
-    for index, step in enumerate(STORIES[name]["steps"]):
-        svg = run(f"stepPlayer.draw({step_player.story(name)}, {index}, {width})")
+def test_each_step_is_drawn_inside_its_frame(run, story, width):
+    for index, step in enumerate(story["steps"]):
+        svg = run(f"stepPlayer.draw({json.dumps(story)}, {index}, {width})")
         assert not re.search(r"NaN|undefined|Infinity|null|style=|stroke=|fill=\"#", svg)
         boxes = [*ElementTree.fromstring(svg).iter("rect")]
         assert max(float(box.get("x")) + float(box.get("width")) for box in boxes) <= width
         bars = sum(box.get("class") == "head" for box in boxes)
-        assert bars == sum(entry[2] for entry in step["row"])
+        assert bars == sum(entry[2] for entry in step.get("row", []))
+        assert ('path class="head"' in svg) == bool(step.get("copy"))
 
 
-def test_each_copy_of_the_levels_shows_in_two_rows():
-    """Texts leave without a copy, come back from each level, and are deleted."""
-    said = " ".join(step["said"] for step in LEVELS["steps"])
-    for part in (
-        "without a copy",
-        "back from memory",
-        "back from folder",
-        "is deleted",
-        "A shares A1 and A2",
-    ):
-        assert part in said
-    for step in LEVELS["steps"]:
-        held = [step["rows"][LEVELS["levels"].index(level)][slot] for level, slot in step["copy"]]
-        assert len(set(held)) == bool(held)
-
-
-@pytest.mark.parametrize("width", [300, 760])
-def test_each_copy_of_the_levels_is_drawn_inside_its_frame(run, width):
-    for index, step in enumerate(LEVELS["steps"]):
-        svg = run(f"stepPlayer.draw({levels_player.story()}, {index}, {width})")
-        assert not re.search(r"NaN|undefined|Infinity|null|style=|stroke=|fill=\"#", svg)
-        boxes = [*ElementTree.fromstring(svg).iter("rect")]
-        assert max(float(box.get("x")) + float(box.get("width")) for box in boxes) <= width
-        assert svg.count('class="head"') == bool(step["copy"])
+@pytest.mark.parametrize(
+    "part", ["without a copy", "from memory", "from folder", "is deleted", "A shares A1"]
+)
+def test_the_levels_show_each_kind_of_step(part):
+    assert any(part in step["said"] for step in LEVELS["steps"])
