@@ -57,13 +57,12 @@ for folder in ("tests", "src", CANARY):
 """
 # A grader whose submission says over a pipe that it runs; the pipe ends when the submission's process does.
 GRADER = """import sys
-from pathlib import Path
 from authors import course
 from authors.grade import cage, folders, report
 def grade_one(*_):
     with folders.temporary_folder() as folder:
         command = f"exec >{sys.argv[1]}; echo begun; exec sleep 600"
-        cage.run(["sh", "-c", command], Path(folder), {}, cage.Limits(600, 10**9))
+        cage.run(["sh", "-c", command], folder, {}, cage.Limits(600, 10**9))
 report.grade_one = grade_one
 course.main(["grade", "."])
 """
