@@ -108,13 +108,6 @@ def bytes_of(array: NativeArray) -> int:
     return ITEM_SIZES[array.dtype] * math.prod(array.shape)
 
 
-def part_of(array: NativeArray, rows: slice) -> NativeArray:
-    """Some neighbouring rows of an array: (T, ...) to (L, ...), the same memory."""
-    start, stop, _ = rows.indices(array.shape[0])
-    before, some = (array._replace(shape=(count, *array.shape[1:])) for count in (start, stop - start))
-    return some._replace(address=array.address + bytes_of(before))
-
-
 def numbers_of(array: NativeArray) -> np.ndarray:
     """The same memory as an array of NumPy, bf16 as uint16. It does not keep the memory: the array's owner does."""
     kind = np.uint16 if array.dtype == "bfloat16" else array.dtype
