@@ -12,8 +12,8 @@ from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.profiling import product_choice, step_budget
 from tiny_llm_extensions.profiling.step_budget import (
     LEAST,
+    ChunkCost,
     ShortSteps,
-    StepCost,
     begin_with_short_steps,
     target_of,
 )
@@ -23,15 +23,15 @@ SIZES, PASTS = (64, 128, 256, 512), (0, 4000)
 
 @given(st.floats(0.001, 0.1), st.floats(1e-5, 1e-2), st.floats(0, 1e-5))
 def test_the_cost_of_steps_is_found_again(a, b, c):
-    cost = StepCost(a, b, c)
-    found = StepCost.of({(size, past): cost.seconds(size, past) for size in SIZES for past in PASTS})
+    cost = ChunkCost(a, b, c)
+    found = ChunkCost.of({(size, past): cost.seconds(size, past) for size in SIZES for past in PASTS})
     for size in SIZES:
         assert found.seconds(size, 2000) == pytest.approx(cost.seconds(size, 2000), rel=1e-6)
 
 
 @given(st.floats(0.01, 1), st.integers(0, 9000), st.integers(1, 600))
 def test_one_more_token_takes_too_long(target, past, most):
-    cost = StepCost(0.01, 0.0005, 1e-7)
+    cost = ChunkCost(0.01, 0.0005, 1e-7)
     tokens = cost.tokens_within(target, past, most)
     assert 0 <= tokens <= most
     assert tokens == 0 or cost.seconds(tokens, past) <= target
@@ -39,7 +39,7 @@ def test_one_more_token_takes_too_long(target, past, most):
 
 
 def test_noise_makes_no_step_cheaper_than_nothing():
-    assert StepCost.of({(64, 0): 0.3, (128, 0): 0.2, (64, 4000): 0.1, (128, 4000): 0.1}).c == 0
+    assert ChunkCost.of({(64, 0): 0.3, (128, 0): 0.2, (64, 4000): 0.1, (128, 4000): 0.1}).c == 0
 
 
 def planned(*entries, budget=512, decodes=1, target=0.25):
@@ -51,7 +51,7 @@ def planned(*entries, budget=512, decodes=1, target=0.25):
     scheduler = SimpleNamespace(running=[*decoding, *chunks], max_num_batched_tokens=budget)
     plan = [Scheduled(each, 8, 1) for each in decoding]
     plan += [Scheduled(each, *entry) for each, entry in zip(chunks, entries, strict=True)]
-    hook = ShortSteps(scheduler, StepCost(0.05, 0.001, 1e-6), target, 512)
+    hook = ShortSteps(scheduler, ChunkCost(0.05, 0.001, 1e-6), target, 512)
     assert hook.limit(500, decodes) == 500
     hook.change(plan, [plan])
     assert [entry.size for entry in plan[:decodes]] == [1] * decodes

@@ -1,5 +1,6 @@
 """`pdm run doctor --model`: where the memory of an engine is, one line for each part."""
 
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -58,6 +59,8 @@ def bytes_below(root: Any, seen: set[int]) -> int:
             total += each.nbytes
         elif isinstance(each, list | tuple):
             waiting.extend(each)
+        elif isinstance(each, partial):  # a plain matrix, which is bound to its operation
+            waiting.append(each.keywords)
         else:
             waiting.extend((each if isinstance(each, dict) else getattr(each, "__dict__", {})).values())
     return total

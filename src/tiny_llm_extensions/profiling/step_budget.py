@@ -30,7 +30,7 @@ OPTIONS = ("block_size", "kv_cache_dtype", "max_num_seqs", "policy")
 
 
 @dataclass(frozen=True)
-class StepCost:
+class ChunkCost:
     """Seconds of a step: a + b · tokens + c · pairs, each token of a prompt with one before it or itself."""
 
     a: float
@@ -38,7 +38,7 @@ class StepCost:
     c: float
 
     @classmethod
-    def of(cls, samples: Mapping[tuple[int, int], float]) -> "StepCost":
+    def of(cls, samples: Mapping[tuple[int, int], float]) -> "ChunkCost":
         """The cost that is nearest to samples, (tokens, past) to seconds, in relative terms. Nothing is below 0."""
         rows = np.array([(1, tokens, pairs(tokens, past)) for tokens, past in samples], np.float64)
         seconds = np.array(list(samples.values()))
@@ -72,7 +72,7 @@ class ShortSteps:
     """
 
     scheduler: Any
-    cost: StepCost
+    cost: ChunkCost
     target: float
     budget: int
 
@@ -147,13 +147,13 @@ def long_past(engine: LLMEngine) -> int:
     return min(engine.max_model_len // 2, engine.max_model_len - sizes_of(engine)[1])
 
 
-def measured_cost(engine: LLMEngine) -> StepCost:
+def measured_cost(engine: LLMEngine) -> ChunkCost:
     """What a step with a decode costs, from the file of this machine or measured."""
     options = {name: getattr(engine.options, name) for name in OPTIONS}
     model = f"{engine.network.config} in {engine.port.float_dtype}, {engine.products}"
     what = {"model": model, **options, "max_model_len": engine.max_model_len, "steps": [*SIZES]}
     kept = kept_seconds(engine.port, what, {EMPTY, LONG}, lambda: measure(engine))
-    return StepCost.of(
+    return ChunkCost.of(
         {(size, past): each for name, past in pasts(engine) for size, each in kept[name].items()}
     )
 
@@ -174,7 +174,7 @@ def measure(engine: LLMEngine) -> dict[str, dict[int, float]]:
     }
 
 
-def in_words(cost: StepCost, target: float, budget: int, past: int) -> str:
+def in_words(cost: ChunkCost, target: float, budget: int, past: int) -> str:
     """What follows from a cost, in one line."""
     first, later = (max(LEAST, cost.tokens_within(target, before, budget)) for before in (0, past))
     return (
