@@ -184,6 +184,12 @@ def test_only_what_was_measured_on_this_machine_decides():
     assert choice_of(swapped, LAYOUTS)[0] == "native"
 
 
+def test_small_layers_are_for_the_native_step():
+    """A layer of 1 MB takes longer for all that is not a product; one of 400 MB does not show it."""
+    ways = {"onednn": dict.fromkeys(SLOW, 1e-10), "native": dict.fromkeys(SLOW, 1.5e-10), "matrix": SLOW}
+    assert [choice_of(ways, LAYOUTS, size)[0] for size in (1e6, 4e8)] == ["native", "packed"]
+
+
 def test_the_layout_that_computes_the_mix_soonest_is_chosen():
     assert choice_of(PACKED_WINS, LAYOUTS) == ("packed", ("matrix",) * 4)
     assert choice_of(PLAIN_WINS, LAYOUTS) == ("plain", ("vector", "matrix", "matrix", "tiles"))

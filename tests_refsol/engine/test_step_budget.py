@@ -1,11 +1,13 @@
 """How many tokens the steps of a server have: measured once, kept, and never judged by real seconds here."""
 
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tiny_llm_engine.events import Event, Part
 from tiny_llm_engine.scheduled import Scheduled
 from tiny_llm_extensions.engine_options import EngineOptions
 from tiny_llm_extensions.llm import LLM
@@ -71,6 +73,27 @@ def test_nothing_is_cut_that_nobody_waits_for():
     assert planned((0, 20)) == [20]
 
 
+def test_a_slower_machine_gets_shorter_chunks_within_a_few_steps():
+    """Every step takes three times what was measured, and one is held up for a minute."""
+    cost = ChunkCost(0.01, 0.001, 1e-6)
+    running = [SimpleNamespace(is_decoding=True)]
+    hook = ShortSteps(SimpleNamespace(running=running, max_num_batched_tokens=512), cost, 0.25, 512)
+    decode = Part("decode", (1,), 1)
+    for tokens in (100, 100, 200, 150, 100, 80, 70, 65, 64, 64):
+        chunk = Part("chunk", (0,), tokens, 1000)
+        hook.on_event(Event("step", 3 * cost.seconds(tokens, 1000), start=0.0, parts=(chunk, decode)))
+    assert 2.8 < hook.slowness < 3
+    plan = [Scheduled(SimpleNamespace(known_tokens=[0] * 999, num_prompt_tokens=999), 0, 500)]
+    hook.change(plan, [plan])
+    assert 64 < plan[0].size < 80, "83 ms where 10 go before the first token"
+    before = hook.slowness
+    for parts in ((chunk,), (decode,), ()):
+        hook.on_event(Event("step", 60.0, start=0.0, parts=parts))
+    assert hook.slowness == before, "only what it plans"
+    hook.on_event(Event("step", 60.0, start=0.0, parts=(chunk, decode)))
+    assert hook.slowness < 3.3, "a step that took a minute says little about the next"
+
+
 def test_the_target_is_an_option_or_of_the_environment(monkeypatch):
     assert (target_of(1.5), target_of(None)) == (1.5, 0.0), "what all these tests are pinned to"
     monkeypatch.delenv("TINY_LLM_MAX_STEP_SECONDS")
@@ -133,12 +156,14 @@ def test_the_steps_of_an_engine_are_cut_and_its_answers_stay(loaded, timed):
         lambda event: chunks.extend(part.tokens for part in event.parts if part.kind == "chunk")
     )
     first, second = (engine.request(None, each["prompt_token_ids"], params) for each in prompts)
+    ticks = count()
+    engine.loop.clock = lambda: 0.075 * next(ticks)
     engine.add(first)
     engine.step()
     engine.add(second)
     while engine.has_work_remaining():
         engine.step()
-    assert chunks == [9, 75, 75, 50]
+    assert chunks == [9, 75, 86, 39], "the clock says that a step takes half of that"
     assert [list(each.output().outputs[0].token_ids) for each in (first, second)] == [
         list(each) for each in expected
     ]

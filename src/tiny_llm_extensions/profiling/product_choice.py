@@ -6,6 +6,7 @@ that was busy and is quiet now.
 """
 
 import json
+import math
 import os
 import zlib
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution_types import Network
 
 from ..given import given_of
+from ..kernels.product_ways import NATIVE, OF_ATTENTION, OF_MLP
 
 MEASURED, USUAL = "measured", "usual"
 VARIABLE = "TINY_LLM_PRODUCTS"  # one of these two, where nothing else is asked for
@@ -32,6 +34,9 @@ SHAPE = (3072, 1024)  # of each matrix
 BYTES = {1: 2**27, 4: 2**26, 16: 2**26, 128: 2**24}
 # The load for which a layout is chosen: how many products of 1 row, of 4, and so on. Each kind takes a similar time.
 MIX = {1: 16, 4: 8, 16: 4, 128: 1}
+# What a layer takes besides its products where the step is not one native call: 1.2 and 1.6 ms on a Xeon with two
+# threads, layers of 7 and 0.9 MB. Less is counted, so that only small layers are decided by it.
+LAYER_SECONDS = 0.0005
 
 Seconds = Mapping[str, Mapping[int, float]]  # by the name of a way and its rows, per byte of weights
 
@@ -56,7 +61,8 @@ def choose_products(port: Port, network: Network, wanted: str | None = None, com
         if not compiles and port.device == "cpu":
             given_of(port).use_products(network, "plain")
         return ""
-    layout, plain = choice_of(measured_seconds(port), {name: way.layout for name, way in ways.items()})
+    layouts = {name: way.layout for name, way in ways.items()}
+    layout, plain = choice_of(measured_seconds(port), layouts, bytes_of_layer(network.layers[0]))
     given_of(port).use_products(network, layout, plain)
     return in_words(layout, plain)
 
@@ -98,13 +104,21 @@ def in_words(layout: str, plain: tuple[str, ...]) -> str:
     return "plain weights by " + ", ".join(plain) if layout == "plain" else f"{layout} weights"
 
 
-def choice_of(seconds: Seconds, layouts: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """The layout that computes `MIX` soonest, and for each number of rows the fastest way of the plain layout.
+def bytes_of_layer(layer: Any) -> int:
+    """Bytes of the matrices that every token is multiplied by."""
+    owned = [(layer, name) for name in OF_ATTENTION] + [(layer.mlp, name) for name in OF_MLP]
+    return sum(getattr(owner, name).nbytes for owner, name in owned if hasattr(owner, name))
 
-    Only products are compared. The port may have kernels for the rest of a step, which only some layouts can use.
+
+def choice_of(
+    seconds: Seconds, layouts: Mapping[str, str], layer_bytes: float = math.inf
+) -> tuple[str, tuple[str, ...]]:
+    """The layout that computes `MIX` soonest, and for each number of rows the fastest way of the plain layout.
 
     Args:
         seconds: of each way; a way that cannot compute this many rows has no entry for them.
+        layer_bytes: of the weights of a layer. The fewer, the more it counts that native weights are for the kernel
+            that computes whole steps.
     """
 
     def fastest(layout: str, rows: int) -> str:
@@ -112,7 +126,8 @@ def choice_of(seconds: Seconds, layouts: Mapping[str, str]) -> tuple[str, tuple[
         return min(names, key=lambda name: seconds[name][rows])
 
     def cost(layout: str) -> float:
-        return sum(share * seconds[fastest(layout, rows)][rows] for rows, share in MIX.items())
+        rest = 0 if layout == NATIVE else LAYER_SECONDS / layer_bytes
+        return sum(share * (seconds[fastest(layout, rows)][rows] + rest) for rows, share in MIX.items())
 
     best = min(dict.fromkeys(layouts.values()), key=cost)
     return best, tuple(fastest("plain", rows) for rows in MIX)

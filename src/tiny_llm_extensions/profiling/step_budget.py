@@ -2,7 +2,8 @@
 
 A token of a prompt costs more, the more tokens are before it, so the first chunk of a prompt is larger than its last.
 Where nobody decodes, and in a batch without a listener, steps have the large budget. What is measured is kept like that
-of `product_choice`, for each model and its options.
+of `product_choice`, for each model and its options. A machine that is shared is faster or slower in the next hour, so
+each step corrects what the later ones are expected to take.
 """
 
 import os
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tiny_llm_engine.engine_options import CHUNKED_BUDGET
+from tiny_llm_engine.events import Event
 from tiny_llm_engine.llm_engine import LLMEngine
 from tiny_llm_engine.scheduled import Scheduled
 
@@ -22,6 +24,8 @@ from .step_timer import StepTimer
 
 SIZES = (64, 128, 256)  # tokens of the steps that are measured
 LEAST = 64  # tokens of a first chunk, however long they take
+WEIGHT = 0.25  # of the last step, beside those before it
+UNLIKELY = 4  # times faster or slower than measured: a step that says more was held up by something else
 TARGET = 0.25  # seconds
 VARIABLE = "TINY_LLM_MAX_STEP_SECONDS"  # the target, where none is given
 EMPTY, LONG = "empty", "long"  # the names in the file: by what is before the chunk
@@ -60,21 +64,23 @@ def pairs(tokens: int, past: int) -> float:
     return tokens * (past + tokens / 2)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ShortSteps:
-    """A `PlanHook` that cuts the chunks of a step for which a decode waits.
+    """A `PlanHook` that cuts the chunks of a step for which a decode waits, and a listener that hears how long it took.
 
     Args:
         scheduler: of the loop that it is put on.
         cost: of a step.
         target: seconds of a step.
         budget: tokens of a step for which nobody waits. One that was changed by hand counts alone.
+        slowness: seconds of the steps lately, by what they cost when they were measured.
     """
 
     scheduler: Any
     cost: ChunkCost
     target: float
     budget: int
+    slowness: float = 1.0
 
     def limit(self, left: int, decodes: int) -> int:
         """See `PlanHook`. What comes before a chunk is known when it is planned."""
@@ -85,13 +91,22 @@ class ShortSteps:
         is_default = self.scheduler.max_num_batched_tokens == self.budget
         if not is_default or not any(one.is_decoding for one in self.scheduler.running):
             return
-        left, least = self.target, LEAST
+        left, least = self.target / self.slowness, LEAST
         for place, entry in enumerate(plan):
             if not entry.is_decode:
                 fitting = max(least, self.cost.tokens_within(left, entry.start, entry.size))
                 plan[place] = replace(entry, size=min(entry.size, fitting))
                 left -= self.cost.seconds(plan[place].size, entry.start) - self.cost.a
                 least = 1
+
+    def on_event(self, event: Event) -> None:
+        """Corrects the cost by a step that had chunks and decodes."""
+        chunks = [part for part in event.parts if part.kind == "chunk"]
+        if chunks and len(chunks) < len(event.parts):
+            of_chunks = sum(self.cost.seconds(part.tokens, part.context) - self.cost.a for part in chunks)
+            expected = self.cost.a + of_chunks
+            measured = min(max(event.seconds / expected, 1 / UNLIKELY), UNLIKELY)
+            self.slowness += WEIGHT * (measured - self.slowness)
 
 
 def begin_with_short_steps(engine: LLMEngine) -> str:
@@ -112,7 +127,9 @@ def begin_with_short_steps(engine: LLMEngine) -> str:
     def with_short_steps(loop: Any) -> Any:
         loop.scheduler.max_num_batched_tokens = budget
         if cost is not None:
-            loop.hooks.plan.append(ShortSteps(loop.scheduler, cost, target, budget))
+            steps = ShortSteps(loop.scheduler, cost, target, budget)
+            loop.hooks.plan.append(steps)
+            loop.events.listeners.append(steps.on_event)
         return loop
 
     engine.new_loop = lambda *arguments: with_short_steps(new_loop(*arguments))
