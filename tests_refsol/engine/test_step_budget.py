@@ -61,10 +61,15 @@ def planned(*entries, budget=512, decodes=1, target=0.25):
 
 
 def test_a_chunk_is_cut_to_the_time_of_a_step():
-    assert planned((0, 500)) == [183], "183 ms and half of 183² pairs are what 200 ms hold"
-    assert planned((4000, 500)) == [LEAST], "less would take as long"
-    assert planned((0, 100), (0, 400)) == [100, 90], "the second chunk has what the first one leaves"
-    assert planned((0, 300), (0, 50), (9, 1)) == [183, 1, 1], "each goes on"
+    assert planned((0, 500), decodes=9) == [183], (
+        "183 ms and half of 183² pairs are what 200 ms hold: 192 rows"
+    )
+    assert planned((0, 500)) == [159], "160 rows, as 192 are too many"
+    assert planned((4000, 500)) == [LEAST - 1], "less would take as long"
+    assert planned((0, 100), (0, 400), decodes=2) == [100, 90], (
+        "the second chunk has what the first one leaves"
+    )
+    assert planned((0, 300), (0, 50), (9, 1)) == [159, 1, 1], "each goes on"
 
 
 def test_nothing_is_cut_that_nobody_waits_for():
@@ -85,7 +90,7 @@ def test_a_slower_machine_gets_shorter_chunks_within_a_few_steps():
     assert 2.8 < hook.slowness < 3
     plan = [Scheduled(SimpleNamespace(known_tokens=[0] * 999, num_prompt_tokens=999), 0, 500)]
     hook.change(plan, [plan])
-    assert 64 < plan[0].size < 80, "83 ms where 10 go before the first token"
+    assert plan[0].size == 64, "70 ms of 83 go to tokens: two tiles of 32"
     before = hook.slowness
     for parts in ((chunk,), (decode,), ()):
         hook.on_event(Event("step", 60.0, start=0.0, parts=parts))
@@ -144,7 +149,7 @@ def test_an_engine_is_measured_once_and_a_new_loop_begins_alike(loaded, timed):
 
 
 def test_the_steps_of_an_engine_are_cut_and_its_answers_stay(loaded, timed):
-    """Nearly 2 ms per token and 150 ms: chunks of 75 tokens while another request decodes."""
+    """Nearly 2 ms per token and 150 ms: chunks of 75 tokens, or 64 rows, while another request decodes."""
     llm = LLM.of(*loaded, num_blocks=8, max_model_len=300, max_step_seconds=0.15)
     params = llm.engine.names.SamplingParams(max_tokens=40, ignore_eos=True)
     prompts = [{"prompt_token_ids": [5] * 9}, {"prompt_token_ids": [*range(7, 207)]}]
@@ -163,7 +168,7 @@ def test_the_steps_of_an_engine_are_cut_and_its_answers_stay(loaded, timed):
     engine.add(second)
     while engine.has_work_remaining():
         engine.step()
-    assert chunks == [9, 75, 86, 39], "the clock says that a step takes half of that"
+    assert chunks == [9, 63, 63, 74], "the clock says that a step takes half of that"
     assert [list(each.output().outputs[0].token_ids) for each in (first, second)] == [
         list(each) for each in expected
     ]

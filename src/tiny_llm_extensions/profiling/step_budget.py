@@ -24,6 +24,7 @@ from .step_timer import StepTimer
 
 SIZES = (64, 128, 256)  # tokens of the steps that are measured
 LEAST = 64  # tokens of a first chunk, however long they take
+TILE = 32  # rows that kernels multiply together: 129 rows of a step take as long as 160
 WEIGHT = 0.25  # of the last step, beside those before it
 UNLIKELY = 4  # times faster or slower than measured: a step that says more was held up by something else
 TARGET = 0.25  # seconds
@@ -87,17 +88,22 @@ class ShortSteps:
         return left
 
     def change(self, plan: list[Scheduled], calls: Sequence[Sequence[Scheduled]]) -> None:
-        """Leaves each chunk the tokens for which the chunks before it leave time, and one at least."""
+        """Leaves each chunk the tokens for which the chunks before it leave time, and one at least.
+
+        A chunk that is cut ends with a tile.
+        """
         is_default = self.scheduler.max_num_batched_tokens == self.budget
         if not is_default or not any(one.is_decoding for one in self.scheduler.running):
             return
-        left, least = self.target / self.slowness, LEAST
+        left, least, rows = self.target / self.slowness, LEAST, 0
         for place, entry in enumerate(plan):
             if not entry.is_decode:
-                fitting = max(least, self.cost.tokens_within(left, entry.start, entry.size))
-                plan[place] = replace(entry, size=min(entry.size, fitting))
-                left -= self.cost.seconds(plan[place].size, entry.start) - self.cost.a
+                size = max(least, self.cost.tokens_within(left, entry.start, entry.size))
+                if size < entry.size:
+                    entry = plan[place] = replace(entry, size=max(size - (rows + size) % TILE, 1))
+                left -= self.cost.seconds(entry.size, entry.start) - self.cost.a
                 least = 1
+            rows += entry.size
 
     def on_event(self, event: Event) -> None:
         """Corrects the cost by a step that had chunks and decodes."""
