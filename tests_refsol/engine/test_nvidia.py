@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from support import varlen
 from support.replay_emulator import FakeCuda
@@ -219,3 +220,42 @@ def test_without_a_precondition_one_line_says_why(monkeypatch, words):
         port, model, options_on("cuda", options)
     )  # 256 tokens in a block by default
     assert words in text_steps.attention_in_words(why)
+
+
+class Operations(TorchDispatchMode):
+    """Counts what would be kernels: operations that read or write numbers, the kernel's imitation as one."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.count += not operation.is_view and operation is not torch.ops.aten.empty.memory_format
+        return operation(*args, **(kwargs or {}))
+
+
+def operations_of_a_decode(is_put, monkeypatch):
+    """Of a step of two decodes, without a compiler, which joins most of them."""
+    port, network, _ = loaded("bfloat16", is_put)
+    shapes = StepShapes(
+        port,
+        serving,
+        EngineOptions(block_size=PAGE),
+        SimpleNamespace(max_model_len=500),
+        BLOCKS,
+        has_texts=is_put,
+    )
+    runner = shapes.new_runner(network)
+    runner.run(batch_of(*STEPS[1]))
+    monkeypatch.setattr(
+        varlen_attention, "varlen_attn_out", lambda q, k, v, out, *args, **kwargs: out.zero_()
+    )
+    with Operations() as operations:
+        runner.run(batch_of(*STEPS[2]))
+    return operations.count / len(network.layers)
+
+
+def test_a_decode_has_few_operations(monkeypatch):
+    """26 for each layer, and twice as many without. A compiler joins all but products, norms, pages and attention."""
+    few, many = (operations_of_a_decode(is_put, monkeypatch) for is_put in (True, False))
+    assert few <= 26 < 45 < many

@@ -15,6 +15,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from tiny_llm_engine.machine.repo import IN_CHECKOUT, run_line
@@ -36,7 +37,9 @@ PIP_OPTIONS = (
     "2",
     "--disable-pip-version-check",
 )
-TRY = f"{run_line('main --solution ref' if IN_CHECKOUT else 'chat')} --model {NAME}"
+# A copy for a class may have no reference.
+MAIN = "main --solution ref" if find_spec("tiny_llm_ref") else "main"
+TRY = f"{run_line(MAIN if IN_CHECKOUT else 'chat')} --model {NAME}"
 TEMPORARY = "getting-"
 LEFT_SECONDS = 24 * 3600  # after which a temporary folder belongs to a command that was killed
 WRONG = (

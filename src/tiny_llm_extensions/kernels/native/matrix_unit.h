@@ -91,10 +91,10 @@ static inline void add_chunks(int64_t chunks, Sums& sums, Add add) {
 }
 
 template <int PLANES>
-static void add_chunks(const uint16_t* x, const Panel& w, int64_t chunks, Sums& sums) {
+static void add_chunks(const uint16_t* x, const Panel& w, int64_t chunks, Sums& sums, bool is_one) {
   add_chunks(chunks, sums, [&](int64_t i) {
     for_pairs<PLANES, 2>([&](int of_x, int of_w) {
-      add_tiles(x + (i * PLANES + of_x) * 2 * TILE, w.words[i][0][of_w], w.words[i][1][of_w]);
+      add_tiles(x + (i * PLANES + of_x) * 2 * TILE, w.words[i][0][of_w], w.words[i][1][of_w], is_one);
     });
   });
 }
@@ -102,6 +102,9 @@ static void add_chunks(const uint16_t* x, const Panel& w, int64_t chunks, Sums& 
 // What one thread computes: a tile by up to BLOCKS blocks. A product has `pieces_of` of them.
 struct Piece {
   int64_t row, rows, block, blocks;
+
+  // Whether a step has rows of one tile alone.
+  bool is_one(int64_t step) const { return rows - step * STEP <= STEP / 2; }
 };
 
 static int64_t pieces_of(const QuantizedProduct& p) {
@@ -121,7 +124,7 @@ static void multiply_plain(const QuantizedProduct& p, const Piece& piece, int64_
   const uint16_t* w = (const uint16_t*)p.w + piece.block * chunks * TILE;
   const uint16_t* second = w + (piece.blocks - 1) * chunks * TILE;  // where there is one block, it is computed twice
   for (int64_t i = 0; i < steps; i++, x += p.columns * STEP)
-    add_chunks(chunks, sums[i], [&](int64_t k) { add_tiles(x + 2 * k * TILE, w + k * TILE, second + k * TILE); });
+    add_chunks(chunks, sums[i], [&](int64_t k) { add_tiles(x + 2 * k * TILE, w + k * TILE, second + k * TILE, piece.is_one(i)); });
 }
 
 static void multiply_packed(const QuantizedProduct& p, const Piece& piece, int64_t steps, Sums* sums) {
@@ -134,7 +137,8 @@ static void multiply_packed(const QuantizedProduct& p, const Piece& piece, int64
                   : unpack<8>(p, piece.block + b, from, chunks, b, panel);
     const uint16_t* x = (const uint16_t*)p.rounded + (piece.row * p.columns + from * STEP) * planes;
     for (int64_t i = 0; i < steps; i++, x += p.columns * STEP * planes)
-      planes == 1 ? add_chunks<1>(x, panel, chunks, sums[i]) : add_chunks<2>(x, panel, chunks, sums[i]);
+      planes == 1 ? add_chunks<1>(x, panel, chunks, sums[i], piece.is_one(i))
+                  : add_chunks<2>(x, panel, chunks, sums[i], piece.is_one(i));
   }
 }
 

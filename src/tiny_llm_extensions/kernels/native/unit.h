@@ -54,14 +54,15 @@ static inline void for_pairs(Add add) {
   add(0, 0);
 }
 
-// The sums += 32 rows of x, two tiles one after the other, by two tiles of W.
-static inline void add_tiles(const uint16_t* x, const void* first, const void* second) {
+// The sums += 32 rows of x, two tiles one after the other, by two tiles of W. The last rows may be one tile.
+static inline void add_tiles(const uint16_t* x, const void* first, const void* second, bool is_one = false) {
   _tile_loadd(0, x, 64);
-  _tile_loadd(1, x + TILE, 64);
   _tile_loadd(2, first, 64);
   _tile_loadd(3, second, 64);
   _tile_dpbf16ps(4, 0, 2);
   _tile_dpbf16ps(5, 0, 3);
+  if (is_one) return;
+  _tile_loadd(1, x + TILE, 64);
   _tile_dpbf16ps(6, 1, 2);
   _tile_dpbf16ps(7, 1, 3);
 }

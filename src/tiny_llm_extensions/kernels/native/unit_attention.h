@@ -71,12 +71,9 @@ struct UnitQueries {
 
   void set_weights(int r, int t, const Line& line) {
     Number numbers[LINE];
-    store_line(numbers, line);
+    store(numbers, line, LINE);
     split(numbers, weights[0][t / CHUNK][r] + t % CHUNK, weights[1][t / CHUNK][r] + t % CHUNK);
   }
-
- private:
-  static void store_line(Number* to, const Line& line) { store(to, line, LINE); }
 };
 
 template <typename Number>
