@@ -11,6 +11,7 @@ from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from authors import test_all
 from book.tools import book
@@ -18,11 +19,14 @@ from models.eval import eval_tiny_model
 from tiny_llm_course import commands, mdbook
 from tiny_llm_course.address import Day, Task, parse_day, parse_task
 from tiny_llm_course.commands import see
+from tiny_llm_course.see import week_3_day_3
 from tiny_llm_course.tree import day_tests, days
 from tiny_llm_engine.machine import terminal
 from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.machine.repo import ROOT, command_modules
+from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.arguments import whole_number
+from tiny_llm_ref.serving import HybridScheduler
 
 
 @pytest.fixture
@@ -320,3 +324,10 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_training(run, tmp_pa
         done = run("train-tiny-model", "--steps", "1", "--out", str(out))
         assert done.returncode == 2 and "Traceback" not in done.stderr
         assert f"--out {out}: no folder can be made there" in done.stderr.splitlines()[-1]
+
+
+def test_a_plan_without_prompts_ends_a_screen_with_one_line(monkeypatch):
+    """Who exchanges two lines of `plan_step` plans no prompt without chunks: requests wait for ever."""
+    monkeypatch.setattr(HybridScheduler, "plan_prompts", lambda self, plan: None)
+    with pytest.raises(terminal.FatalError, match="`plan_step` has to plan prompts"):
+        week_3_day_3.show(Port("tiny_llm_ref", installed_backends()[0], "cpu"), Console())

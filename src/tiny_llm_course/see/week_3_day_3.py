@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tiny_llm_engine.machine.terminal import FatalError
 from tiny_llm_engine.models.tokenizer import load_tokenizer
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution_types import AnswerSequence, Event, ServingPackage
@@ -89,7 +90,10 @@ def _run(s: ServingPackage, **options: Any) -> Run:
     while waiting or loop.has_work_remaining():
         while waiting and waiting[0][0] <= steps:
             loop.add(waiting.popleft()[1])
-        loop.step()
+        if not (loop.step() or waiting):
+            raise FatalError(
+                "nothing is planned for requests that wait: `plan_step` has to plan prompts and decodes"
+            )
         steps += 1
     return run
 
