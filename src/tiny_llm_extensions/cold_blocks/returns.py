@@ -1,19 +1,18 @@
 """Requests whose blocks are on their way back into the pool: they have their place, and wait for it to be filled."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from tiny_llm_engine.admission import ServingState
 from tiny_llm_engine.packed_model import PackedBatch
-from tiny_llm_engine.request_life import SequenceState
 from tiny_llm_engine.scheduled import Scheduled
 from tiny_llm_engine.solutions.solution_types import ServingPackage
 
+from ..held_requests import HeldRequests, Served
 from .moves import FOLDER, GONE, BlockCosts, BlockReader, Choose, Move
 
-Served = TypeVar("Served", bound=SequenceState)
 MOST = 2  # requests at a time: the next one can wait where it holds no blocks
 STEP_SECONDS = 0.005  # of copies that a step with other requests waits for
 AHEAD = 8  # blocks that are read from the folder before their turn
@@ -51,7 +50,7 @@ class ColdParts:
         return digests[: self.choose(levels, self.costs)]
 
 
-class Returns(Generic[Served]):
+class Returns(HeldRequests[Served, deque[bytes]]):
     """Brings blocks back for requests that are admitted, a few in each step, so that the others go on.
 
     What a loop has of a cold store: an `AdmissionHook`, and hooks of its batches and failures.
@@ -62,9 +61,8 @@ class Returns(Generic[Served]):
     """
 
     def __init__(self, cold: ColdParts, state: ServingState[Served]):
-        self.cold, self.emit = cold, state.emit
-        self._coming: deque[tuple[Served, deque[bytes]]] = deque()
-        self._ready: deque[Served] = deque()
+        super().__init__(state)
+        self.cold = cold
         self._given: list[list[Move]] = []  # copies of batches, as far as they are not made
 
     @classmethod
@@ -75,13 +73,6 @@ class Returns(Generic[Served]):
         state.hooks.batch.append(returns.put_moves_into)
         state.hooks.failure.append(returns.forget_unmade)
         return returns
-
-    def __len__(self) -> int:
-        return len(self._coming) + len(self._ready)
-
-    def __iter__(self) -> Iterator[Served]:
-        yield from (sequence for sequence, _ in self._coming)
-        yield from self._ready
 
     @property
     def is_full(self) -> bool:
@@ -95,7 +86,7 @@ class Returns(Generic[Served]):
     def takes(self, sequence: Served) -> bool:
         """See `AdmissionHook`. It waits for its blocks, and has a place for them in its table."""
         if digests := self.cold.wanted(sequence.block_table, sequence.cacheable_tokens):
-            self._coming.append((sequence, deque(digests)))
+            self.coming[sequence] = deque(digests)
         return bool(digests)
 
     def advance(self, is_idle: bool) -> bool:
@@ -111,15 +102,15 @@ class Returns(Generic[Served]):
             return False
         has_lost = self.drop_ended()
         left = self._copies_of_a_step(is_idle)
-        for _ in range(len(self._coming)):
-            sequence, digests = self._coming.popleft()
+        for sequence in list(self.coming):
+            digests = self.coming.pop(sequence)
             left -= self._bring_back(sequence, digests, left)
             if is_idle and digests and digests[0] in self._on_their_way():
                 digests.clear()  # no call would make that copy: the rest is computed
             if digests:
-                self._coming.append((sequence, digests))
+                self.coming[sequence] = digests
             else:
-                self._ready.append(sequence)
+                self.ready.append(sequence)
         return has_lost
 
     def _copies_of_a_step(self, is_idle: bool) -> int:
@@ -163,30 +154,10 @@ class Returns(Generic[Served]):
         level = self.cold.blocks.level_of(digest)
         return self.cold.reader.fetched(digest) if level == FOLDER else level is not None
 
-    def take_ready(self, most: int) -> Served | None:
-        """A request whose blocks are back, or will be before the next call of the model computes.
-
-        Args:
-            most: tokens that may be left to compute.
-        """
-        if not self._ready or self._ready[0].num_uncomputed > most:
-            return None
-        return self._ready.popleft()
-
     def wait(self) -> None:
         """Waits a moment for the folder, if requests wait for it."""
-        if self._coming:
+        if self.coming:
             self.cold.reader.wait()
-
-    def drop_ended(self) -> bool:
-        """Lets those leave that have ended. Returns whether there were any."""
-        ended = [sequence for sequence in self if sequence.is_done]
-        if ended:
-            self._coming = deque(each for each in self._coming if not each[0].is_done)
-            self._ready = deque(sequence for sequence in self._ready if not sequence.is_done)
-        for sequence in ended:
-            self.emit("finish", sequence)
-        return bool(ended)
 
     def put_moves_into(self, batch: PackedBatch, call: Sequence[Scheduled] = ()) -> None:
         """Adds the copies that a call of the model makes before it computes, to its batch."""
@@ -204,10 +175,3 @@ class Returns(Generic[Served]):
             self.cold.blocks.forget(digest)
         self.cold.blocks.moves += [move for move in unmade if move.target == GONE]
         return lost
-
-    def take_all(self) -> list[Served]:
-        """All requests that wait for blocks, which wait no longer."""
-        taken = list(self)
-        self._coming.clear()
-        self._ready.clear()
-        return taken
