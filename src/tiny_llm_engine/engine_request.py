@@ -140,7 +140,7 @@ class RequestFactory:
         for index in range(sampling.n if error is None else 0):
             of_answer = replace(sampling, n=1, sample_index=sampling.sample_index + index)
             if index:  # the prompt is the same for all answers
-                of_answer = replace(of_answer, prompt_logprobs=None)
+                of_answer = replace(of_answer, prompt_logprobs=None, extra_args=None)
             request.sequences.append(self._sequence(request.prompt_token_ids, of_answer, priority))
         self._check(request.sequences)
         for name, hook in self.on_request.items():

@@ -64,7 +64,8 @@ class LLMEngine:
     is_closed: bool = field(default=False, init=False)
 
     def __post_init__(self):
-        self.on_request["structured_outputs"] = refuse_grammar  # an extension may put another one there
+        # An extension may put others there.
+        self.on_request |= {"structured_outputs": refuse_grammar, "extra_args": refuse_transfer}
         self._lock, self._caller = threading.Lock(), None
         self._open: dict[int, EngineRequest] = {}  # by the number of each sequence that has not ended
         self._requests = RequestFactory(
@@ -307,6 +308,11 @@ def interrupts_kept() -> Iterator[Callable[[], None]]:
 def refuse_grammar(sequence: AnswerSequence) -> None:
     """End an answer that must follow a grammar, in an engine without."""
     sequence.fail("structured_outputs: this engine was opened without grammars")
+
+
+def refuse_transfer(sequence: AnswerSequence) -> None:
+    """End an answer whose keys and values are to be shared, in an engine without a connector."""
+    sequence.fail("kv_transfer_params: this engine was opened without kv_transfer_config")
 
 
 def call_quietly(listener: Callable[[Any], object], event: Event) -> None:

@@ -26,6 +26,7 @@ WEEK_3 = (
     "skip_special_tokens",
     "structured_outputs",
     "prompt_logprobs",
+    "extra_args",
 )
 # Those that change logits before a token is chosen; `min_p` is a filter, like top-k and top-p.
 CHANGES_LOGITS = (
@@ -72,6 +73,7 @@ class SamplingParams:
         include_stop_str_in_output: whether a stop string, or the text of a stop token, belongs to the text.
         skip_special_tokens: whether special tokens are left out of the text.
         structured_outputs: what the text has to follow; None for any text.
+        extra_args: `{"kv_transfer_params": {…}}` for an engine that shares keys and values with others.
 
     Raises:
         TypeError: neither vLLM nor this engine has such a parameter.
@@ -99,6 +101,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     structured_outputs: StructuredOutputsParams | None = None
     prompt_logprobs: int | None = None
+    extra_args: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def __post_init__(self):
         for each in fields(self):
@@ -127,6 +130,7 @@ class SamplingParams:
         # Frozen, and comparable whatever was given.
         object.__setattr__(self, "stop", _strings(self.stop))
         object.__setattr__(self, "top_k", None if self.top_k in (-1, 0) else self.top_k)
+        object.__setattr__(self, "extra_args", _extra(self.extra_args))
         self._check_logits()
         self._check_end()
 
@@ -208,6 +212,18 @@ def _biases(given: object) -> dict[int, float]:
     if not all(_is_id(token) and _is_number(bias) and -100 <= bias <= 100 for token, bias in biases.items()):
         raise ValueError(f"logit_bias is {given!r}: give numbers from -100 to 100, by token id")
     return biases
+
+
+def _extra(given: Any) -> Mapping[str, Any] | None:
+    """Arguments of extensions; None if there are none.
+
+    Raises:
+        ValueError: they are of no extension.
+    """
+    params = given.get("kv_transfer_params") if isinstance(given, Mapping) else None
+    if given and (len(given) != 1 or not isinstance(params, Mapping)):
+        raise ValueError(f"extra_args is {given!r}: give {{'kv_transfer_params': {{…}}}}, or leave it out")
+    return given or None
 
 
 def _stop_ids(given: object) -> tuple[int, ...]:

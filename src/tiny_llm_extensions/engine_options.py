@@ -10,6 +10,7 @@ from tiny_llm_engine.models.layer_weights import ModelShape
 from tiny_llm_engine.solutions.solution_types import ServingPackage
 
 from .drafts.speculative_config import SpeculativeConfig
+from .kv_transfer.config import KVTransferConfig
 
 KV_CACHE_DTYPES = "auto", "int8", "fp8_e4m3"
 NVIDIA_BLOCK = 256  # tokens: a block is a page of torch's kernel on CUDA, which takes multiples of it
@@ -64,6 +65,8 @@ class EngineOptions(PlainOptions):
             On a CPU the two share the cores.
         speculative_config: how drafts are made, see `SpeculativeConfig`; None makes none (Day 4.3). For the policies
             "hybrid" and "separate".
+        kv_transfer_config: how this engine shares keys and values with others, see `KVTransferConfig`; None shares
+            nothing (Day 4.6). For one device.
 
     Further ones are those of `PlainOptions`.
 
@@ -91,6 +94,7 @@ class EngineOptions(PlainOptions):
     pipeline_parallel_size: int = 1
     async_scheduling: bool = False
     speculative_config: Mapping[str, Any] | None = None
+    kv_transfer_config: Mapping[str, Any] | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -110,6 +114,8 @@ class EngineOptions(PlainOptions):
         if self.async_scheduling:
             self._check_async()
         self._check_cold()
+        if self.kv_transfer_config is not None:
+            self._check_transfer(KVTransferConfig.of(self.kv_transfer_config))
         if self.cpu_products not in (None, "measured", "usual"):
             raise ValueError(f'cpu_products is {self.cpu_products!r}: give "measured" or "usual"')
         if self.activations not in (None, "int8", "int16", "float"):
@@ -172,6 +178,16 @@ class EngineOptions(PlainOptions):
             raise ValueError(
                 "kv_offloading_size: blocks that several ranks hold in parts cannot be put away yet; leave it out"
             )
+
+    def _check_transfer(self, config: KVTransferConfig) -> None:
+        reads = config.is_kv_consumer
+        for name, excludes, reason in (
+            ("tensor_parallel_size", self.num_ranks > 1, "several ranks hold blocks in parts"),
+            ("async_scheduling", reads and self.async_scheduling, "a step in flight may write to its blocks"),
+            ("kv_offloading_size", reads and self.keeps_cold_blocks, "a planned copy may read its blocks"),
+        ):
+            if excludes:
+                raise ValueError(f"kv_transfer_config and {name}: {reason}; leave one of them out")
 
     @property
     def keeps_cold_blocks(self) -> bool:

@@ -13,7 +13,7 @@ from tiny_llm_engine.llm_engine import LLMEngine
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution_types import Network
 
-from .cold_blocks.cold_store import model_name
+from .cold_blocks.cold_store import model_name, weights_name
 from .engine_options import EngineOptions, check_policy, options_on
 from .job import Job
 from .load_job import config_of, draft_network_of, network_of, port_of
@@ -133,7 +133,8 @@ def open_job(job: Job, tokenizer: Any = None) -> LLMEngine:
         network, models_own = network_of(job, port, ranks.group)
         draft = draft_network_of(job, port)
         name = model_name(job) if options.kv_offloading_folder else None
-        parts = {"ranks": ranks, "draft_network": draft, "model": name}
+        weights = weights_name(job) if options.kv_transfer_config is not None else None
+        parts = {"ranks": ranks, "draft_network": draft, "model": name, "weights": weights}
         return open_engine(port, network, tokenizer or models_own, options, **parts)
     except BaseException:
         ranks.close()

@@ -17,6 +17,7 @@ from .given import given_of
 from .grammars.grammar import Grammars
 from .graphs.step_shapes import StepShapes
 from .growing_pool import GrowingPool, typical_blocks
+from .kv_transfer.connector import TinyConnector, open_connector
 from .nvidia.text_steps import attention_in_words, why_no_texts
 from .parallel.other_ranks import OtherRanks
 from .planning import Planning
@@ -38,6 +39,7 @@ def open_engine(
     ranks: OtherRanks | None = None,
     draft_network: Network | None = None,
     model: str | None = None,
+    weights: str | None = None,
     clock: Callable[[], float] = time.perf_counter,
     warm_up: Callable[[StepShapes, PackedRunner], None] = StepShapes.warm_up,
 ) -> LLMEngine:
@@ -49,10 +51,12 @@ def open_engine(
         ranks: the others that hold a part of the model, if any. The engine ends them.
         draft_network: `Qwen3ModelWeek3` of the draft model, if the options name one.
         model: names the model, for blocks in a folder, see `model_name`.
+        weights: names them, for engines that read each other's blocks, see `weights_name`.
         clock: seconds, for events and metrics.
         warm_up: runs every shape of a step once, if the model is compiled.
 
     Raises:
+        OSError: the port of `kv_transfer_config` is taken.
         RankError: a rank is gone.
         ValueError: the options contradict each other or the model, or no KV block fits.
     """
@@ -74,7 +78,11 @@ def open_engine(
     profile = measured_profile(names, runner, options, limits) if options.policy == "slack" else None
     speculation = _speculation(port, runner, options, limits, draft_network)
     setup_seconds = time.perf_counter() - start  # most of it compiles, if anything is compiled
-    planning = Planning(names, options, limits, profile, speculation, cold, growing)
+    connector = None
+    if options.kv_transfer_config is not None:
+        given = options.kv_transfer_config
+        connector = open_connector(port, runner, options.kv_cache_dtype, given, weights)
+    planning = Planning(names, options, limits, profile, speculation, cold, growing, connector)
     engine = LLMEngine(
         port, tokenizer, options, limits, runner, planning.loop, products, setup_seconds, clock
     )
@@ -90,6 +98,8 @@ def open_engine(
         engine.on_request["prompt_logprobs"] = refuse_prompt_logprobs
     if cold is not None:
         put_cold_store_on(engine, cold)
+    if connector is not None:
+        put_connector_on(engine, connector)
     engine.on_close.insert(0, ranks.close)
     return engine
 
@@ -121,6 +131,14 @@ def put_cold_store_on(engine: LLMEngine, cold: ColdStore) -> None:
     engine.listeners.append(cold.on_event)
     engine.on_reset.append(cold.forget)
     engine.on_close.append(cold.close)
+
+
+def put_connector_on(engine: LLMEngine, connector: TinyConnector) -> None:
+    """Let an engine share keys and values with others."""
+    engine.extensions["kv_transfer"] = connector
+    engine.on_request["extra_args"] = connector.check
+    engine.listeners.append(connector.on_event)
+    engine.on_close.append(connector.shutdown)
 
 
 def refuse_prompt_logprobs(sequence: AnswerSequence) -> None:

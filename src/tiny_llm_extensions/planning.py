@@ -19,6 +19,8 @@ from .cold_blocks.cold_store import ColdStore
 from .drafts.speculation import Speculation
 from .engine_options import EngineOptions
 from .growing_pool import GrowingPool
+from .kv_transfer.connected_loop import ConnectedLoop
+from .kv_transfer.protocol import KVConnector
 from .make_loop import make_loop
 
 TILE = 64  # tokens: what sizes that a policy chooses are multiples of
@@ -34,6 +36,7 @@ class Planning:
         speculation: makes and checks drafts; None for an engine without them.
         cold: blocks outside the pool, if any.
         growing: lets the pool grow; None where it has all its blocks.
+        connector: shares keys and values with other engines, if any.
     """
 
     names: ServingPackage
@@ -43,6 +46,7 @@ class Planning:
     speculation: Speculation | None
     cold: ColdStore | None = None
     growing: GrowingPool | None = None
+    connector: KVConnector | None = None
 
     def loop(
         self, runner: PackedRunner, clock: Callable[[], float], on_event: Callable[[Event], object]
@@ -76,6 +80,8 @@ class Planning:
         )
         if self.growing is not None:
             self.growing.put_on(loop)
+        if self.connector is not None:
+            ConnectedLoop.put_on(loop, self.connector)
         return loop
 
     def _slack_options(self) -> dict[str, Any]:

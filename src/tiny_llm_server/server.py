@@ -163,10 +163,11 @@ def add_probes(app: FastAPI, metrics: EngineMetrics) -> None:
     @app.get("/health", responses={503: WRONG})
     async def health(request: Request) -> dict[str, str]:
         """200 once the engine is ready, and until it is dead: clients that wait for 200 may send requests."""
-        state = service_of(request).state
-        if state in ("starting", "dead"):
-            raise not_serving(state)
-        return {"status": state}
+        service = service_of(request)
+        if service.state in ("starting", "dead"):
+            raise not_serving(service.state)
+        address = getattr(service, "kv_address", None)  # of replicas there is none
+        return {"status": service.state} | ({"kv_transfer": address} if address else {})
 
     @app.get("/ready", responses={503: WRONG})
     async def ready(request: Request) -> dict[str, str]:

@@ -101,6 +101,7 @@ NO_EFFECT = {
     "gpu_memory_utilization": "the rows give num_blocks",
     "max_step_seconds": "of servers",
     "seed": "each request that draws has one",
+    "kv_transfer_config": "for two engines, in kv_transfer/test_engines.py",
     "enable_expert_parallel": "for mixtures, in test_ranks.py",
 }
 # What options are checked with: no model runs.

@@ -68,4 +68,4 @@ def test_every_option_is_in_the_matrix_or_changes_no_answer():
     names = {each.name for each in fields(EngineOptions)} | signature(LLM).parameters.keys()
     assert names == {*" ".join(LEVELS).split()} - {"asks", "event"} | NO_EFFECT.keys()
     asked = {name for asks in ASKS.values() for _, params in asks for name in params}
-    assert {each.name for each in fields(SamplingParams)} == asked | {"max_tokens"}
+    assert {each.name for each in fields(SamplingParams)} == asked | {"max_tokens", "extra_args"}

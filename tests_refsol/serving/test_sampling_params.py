@@ -34,6 +34,7 @@ CHANGED = {
     "skip_special_tokens": False,
     "structured_outputs": StructuredOutputsParams(regex="a+"),
     "prompt_logprobs": 1,
+    "extra_args": {"kv_transfer_params": {"do_remote_decode": True}},
 }
 
 

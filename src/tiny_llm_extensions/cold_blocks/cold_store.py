@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -221,9 +222,23 @@ def model_name(job: Job) -> str:
     Raises:
         CheckpointError: there is no such model.
     """
-    options, path = job.options, model_path(job.model)
-    depends = {**job.message(), "model": "", "engine_options": [getattr(options, name) for name in NAMED]}
-    name = hashlib.sha256(json.dumps(depends, default=str).encode())
+    of_engine = [getattr(job.options, name) for name in NAMED]
+    return _digest_of(job, {**job.message(), "model": "", "engine_options": of_engine})
+
+
+def weights_name(job: Job) -> str:
+    """Names the weights as they are loaded, on whatever port and in whatever float type.
+
+    Raises:
+        CheckpointError: there is no such model.
+    """
+    loaded = ("quantization", "load_options", "random_weights")
+    return _digest_of(job, {name: job.message()[name] for name in loaded})
+
+
+def _digest_of(job: Job, depends: Mapping[str, Any]) -> str:
+    """A digest of the model's files, and of what else matters."""
+    path, name = model_path(job.model), hashlib.sha256(json.dumps(depends, default=str).encode())
     for file in sorted(path.glob("*")) if path.is_dir() else [path]:
         if file.is_file():
             name.update(file.name.encode())

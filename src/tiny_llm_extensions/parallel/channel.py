@@ -1,6 +1,7 @@
 """Messages between two processes: objects of JSON, one per line of a socket. A step is one of them."""
 
 import json
+import select
 import socket
 import threading
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any
 from tiny_llm_engine.solutions.solution_types import Bucket, PackedBatch, ServingPackage
 
 # What a model computes from; how tokens are drawn concerns rank 0 alone.
+LONGEST = 2**26  # bytes of a message
 FIELDS = ("token_ids", "positions", "slots", "query_start", "context_lens", "block_tables", "sample_rows")
 
 
@@ -27,8 +29,8 @@ class Channel:
         self._socket, self._sending = connection, threading.Lock()
         self._lines = connection.makefile("rb")
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Sends a message.
+    def send(self, message: Mapping[str, Any], payload: bytes | memoryview = b"") -> None:
+        """Sends a message, and bytes after it.
 
         Raises:
             OSError: the other end is gone, or takes nothing.
@@ -36,6 +38,7 @@ class Channel:
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         with self._sending:
             self._socket.sendall(line)
+            self._socket.sendall(payload)
 
     def receive(self) -> dict[str, Any]:
         """The next message.
@@ -45,12 +48,21 @@ class Channel:
             TimeoutError: nothing came for too long.
         """
         try:
-            line = self._lines.readline()
+            line = self._lines.readline(LONGEST)
         except ConnectionError:
             line = b""
         if not line.endswith(b"\n"):
             raise EOFError("the other end is closed")
         return json.loads(line)
+
+    def receive_into(self, memory: memoryview) -> None:
+        """Fills memory with the bytes after a message. Raises as `receive`, and OSError."""
+        if self._lines.readinto(memory) < len(memory):
+            raise EOFError("the other end is closed")
+
+    def has_news(self) -> bool:
+        """Whether something has come after the last message, or the other end is closed."""
+        return bool(select.select([self._socket], [], [], 0)[0])
 
     def close(self) -> None:
         """Ends the connection. A thread that waits to receive wakes up."""

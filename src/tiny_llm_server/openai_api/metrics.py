@@ -76,7 +76,7 @@ class EngineCounters:
     """A collector of Prometheus that reads what an engine counts of its drafts, and of its copies of KV blocks.
 
     Args:
-        engine: it may have neither.
+        engine: it may have none of them.
         model_name: a label.
     """
 
@@ -84,7 +84,7 @@ class EngineCounters:
         self._engine, self._label = engine, model_name
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """A counter for each number of drafts, and one of copies, by where blocks came from and where they went."""
+        """Counters of drafts and of transfers, and one of copies, by where blocks came from and where they went."""
         if (drafts := self._engine.extensions.get("drafts")) is not None:
             for name, about in DRAFTS.items():
                 counter = CounterMetricFamily(f"vllm:spec_decode_num_{name}", about, labels=["model_name"])
@@ -96,6 +96,12 @@ class EngineCounters:
             for levels, count in list(cold.copied.items()):
                 counter.add_metric([self._label, *levels], count)
             yield counter
+        if (connector := self._engine.extensions.get("kv_transfer")) is not None:
+            for name, count in connector.counts.items():
+                about = f"{name.replace('_', ' ')} of keys and values of other engines, or for them"
+                counter = CounterMetricFamily(f"tiny_llm:kv_transfer_{name}", about, labels=["model_name"])
+                counter.add_metric([self._label], count)
+                yield counter
 
 
 class EngineMetrics:

@@ -123,6 +123,9 @@ class GenerationBody(StrictBody):
     skip_special_tokens: bool | None = Field(None, description="leave them out of the text; default: true")
     response_format: ResponseFormat | None = Field(None, description="what the text has to follow")
     structured_outputs: StructuredOutputs | None = Field(None, description="the same, with vLLM's names")
+    kv_transfer_params: Json | None = Field(
+        None, description="where keys and values of the prompt come from or go"
+    )
     guided_json: Json | str | None = Field(None, description="the older name of structured_outputs.json")
     guided_regex: str | None = Field(None, description="the older name of structured_outputs.regex")
     guided_choice: Choices | None = Field(None, description="the older name of structured_outputs.choice")

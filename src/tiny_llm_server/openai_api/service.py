@@ -122,6 +122,12 @@ class EngineService:
         return None if self.llm is None else self.llm.engine.max_model_len
 
     @property
+    def kv_address(self) -> str | None:
+        """Where other engines read keys and values of this one; None if they cannot."""
+        connector = None if self.llm is None else self.llm.engine.extensions.get("kv_transfer")
+        return None if connector is None else connector.address
+
+    @property
     def engine(self) -> LLMEngine:
         """The engine of a server that is ready.
 

@@ -161,6 +161,7 @@ def sampling_params(
             ignore_eos=bool(body.ignore_eos),
             logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()} or None,
             structured_outputs=structured_outputs(names, body, forced, room),
+            extra_args=body.kv_transfer_params and {"kv_transfer_params": body.kv_transfer_params},
             **given,
         )
     except ValueError as error:  # its first word is the field

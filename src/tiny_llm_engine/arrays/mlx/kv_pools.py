@@ -66,10 +66,11 @@ class TinyKvPagedPool:
         Returns:
             key, value: as they will be read from the pages.
         """
-        self._write(slots, key, value)
+        self.put(slots, key, value)
         return key, value
 
-    def _write(self, slots: mx.array, *parts: mx.array) -> None:
+    def put(self, slots: mx.array, *parts: mx.array) -> None:
+        """Writes T tokens into their slots as they are kept: one array for each of `arrays`."""
         for array, part in zip(self.arrays, parts, strict=True):
             array[slots] = part
         self.known_addresses = []  # MLX may have another array now
@@ -119,7 +120,7 @@ class QuantizedKvPool(TinyKvPagedPool):
     def write(self, slots: mx.array, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
         """See `TinyKvPagedPool.write`."""
         kept = [quantized(part, self.quantize_rows, self.dtype) for part in (key, value)]
-        self._write(slots, *chain(*zip(*(pages.arrays for pages in kept), strict=True)))
+        self.put(slots, *chain(*zip(*(pages.arrays for pages in kept), strict=True)))
         return kept[0].numbers(), kept[1].numbers()
 
 

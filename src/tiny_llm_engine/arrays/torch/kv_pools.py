@@ -78,10 +78,11 @@ class TinyKvPagedPool:
         Returns:
             key, value: as they will be read from the pages.
         """
-        self._write(slots, key, value)
+        self.put(slots, key, value)
         return key, value
 
-    def _write(self, slots: torch.Tensor, *parts: torch.Tensor) -> None:
+    def put(self, slots: torch.Tensor, *parts: torch.Tensor) -> None:
+        """Writes T tokens into their slots as they are kept: one array for each of `arrays`."""
         for array, part in zip(self.arrays, parts, strict=True):
             array.index_copy_(0, slots, part)
 
@@ -137,7 +138,7 @@ class QuantizedKvPool(TinyKvPagedPool):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `TinyKvPagedPool.write`."""
         kept = [quantized(part, self.quantize_rows, self.dtype) for part in (key, value)]
-        self._write(slots, *chain(*zip(*(pages.arrays for pages in kept), strict=True)))
+        self.put(slots, *chain(*zip(*(pages.arrays for pages in kept), strict=True)))
         return kept[0].numbers(), kept[1].numbers()
 
 

@@ -13,14 +13,15 @@ class HostPages:
     Args:
         pools: the device's pool of each layer.
         num_rows: blocks that have a place.
+        memory: of the rows; made here when None.
     """
 
-    def __init__(self, pools: Sequence[Any], num_rows: int):
+    def __init__(self, pools: Sequence[Any], num_rows: int, memory: mmap.mmap | None = None):
         self.pools, self.num_rows = pools, num_rows
         arrays = [array for pool in pools for array in pool.arrays]
         self.row_bytes = sum(array.nbytes // (pools[0].num_blocks + 1) for array in arrays)
         # Memory of the process that is there when it is used.
-        self._rows = memoryview(mmap.mmap(-1, (num_rows + 1) * self.row_bytes))
+        self._rows = memoryview(memory or mmap.mmap(-1, (num_rows + 1) * self.row_bytes))
 
     def save(self, block: int, row: int) -> None:
         """Copies a block of all pools into a row."""

@@ -1,5 +1,6 @@
 """KV blocks as bytes in the host's memory: copies out of the pools and back, which give the very same bytes."""
 
+import mmap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,14 +13,18 @@ class HostPages:
     Args:
         pools: the device's pool of each layer.
         num_rows: blocks that have a place.
+        memory: of the rows; made here when None.
     """
 
-    def __init__(self, pools: Sequence[Any], num_rows: int):
+    def __init__(self, pools: Sequence[Any], num_rows: int, memory: mmap.mmap | None = None):
         self.pools, self.num_rows = pools, num_rows
         arrays = [array for pool in pools for array in pool.arrays]
         self.row_bytes = sum(array.nbytes // (pools[0].num_blocks + 1) for array in arrays)
         shape, is_pinned = (num_rows + 1, self.row_bytes), arrays[0].device.type == "cuda"
-        self._rows = torch.empty(shape, dtype=torch.uint8, pin_memory=is_pinned)
+        if memory is None:
+            self._rows = torch.empty(shape, dtype=torch.uint8, pin_memory=is_pinned)
+        else:
+            self._rows = torch.frombuffer(memory, dtype=torch.uint8).view(shape)
 
     def save(self, block: int, row: int) -> None:
         """Copies a block of all pools into a row."""
