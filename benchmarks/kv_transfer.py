@@ -4,6 +4,7 @@ Rows are blocks of SmolLM2-135M in float32. A producer copies them into its buff
 got, as engines do; nothing is computed. All ways take turns, and each figure is a median.
 """
 
+import atexit
 import multiprocessing
 import socket
 import statistics
@@ -11,8 +12,9 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -46,15 +48,12 @@ class Pages:
         return self.rows[row].data
 
 
-class Request(SimpleNamespace):
+class Request:
     """Numbers of a request."""
 
     def __init__(self):
-        super().__init__(prompt_tokens=TOKENS, num_computed=0, is_done=False)
+        self.prompt_tokens, self.num_computed, self.is_done = TOKENS, 0, False
         self.block_table = SimpleNamespace(blocks=[*range(ROWS + 1)])
-
-    def __hash__(self) -> int:
-        return id(self)
 
 
 def here(**extra: Any) -> wire.Here:
@@ -68,7 +67,7 @@ def produce(pipe: Any) -> None:
     producer = Producer(here(), Pages(segment.memory), segment)
     pipe.send(producer.address)
     while name := pipe.recv():
-        one = Request()
+        one: Any = Request()
         producer.begin(one, name)
         for stop in range(LAYOUT.block_size, len(TOKENS) + LAYOUT.block_size, LAYOUT.block_size):
             producer.save(one, min(stop, len(TOKENS)))
@@ -76,25 +75,32 @@ def produce(pipe: Any) -> None:
     producer.close()
 
 
+def sums_of(sums: bool) -> Any:
+    """Lets rows have their sums, or none."""
+    return patch.object(wire, "zlib", zlib if sums else SimpleNamespace(crc32=lambda row: 0))
+
+
 def transferred(
-    pipe: Any, address: tuple[str, int], target: np.ndarray, number: int, transport: str
+    sums: bool, produced: tuple[Any, tuple[str, int]], target: np.ndarray, transport: str, number: int
 ) -> float:
     """Seconds for a prompt, until the last row is copied out."""
-    news, name = threading.Event(), f"{transport}{number}"
-    where = {"transfer_id": name, "remote_host": address[0], "remote_port": address[1]}
-    start = time.perf_counter()
-    pipe.send(name)
-    fetch, copied = Fetch(here(transport=transport), Request(), where, news), 0
-    while copied < len(TOKENS) - 1 and not fetch.has_ended:
-        news.wait(0.1)
-        news.clear()
-        while fetch.arrived:
-            load = fetch.arrived.popleft()
-            np.copyto(target[load.first // LAYOUT.block_size], np.frombuffer(load.row, np.uint8))
-            copied = load.tokens.stop
-    seconds = time.perf_counter() - start
-    fetch.close(is_done=True)
-    assert copied == len(TOKENS) - 1, fetch.error
+    pipe, (host, port) = produced
+    news, name, one, last = threading.Event(), f"{transport}{number}", cast(Any, Request()), 0
+    where = {"transfer_id": name, "remote_host": host, "remote_port": port}
+    with sums_of(sums):
+        start = time.perf_counter()
+        pipe.send(name)
+        fetch = Fetch(here(transport=transport), one, where, news)
+        while last < len(TOKENS) - 1 and not fetch.has_ended:
+            news.wait(0.1)
+            news.clear()
+            while fetch.arrived:
+                load = fetch.arrived.popleft()
+                np.copyto(target[load.first // LAYOUT.block_size], np.frombuffer(load.row, np.uint8))
+                last = load.tokens.stop
+        seconds = time.perf_counter() - start
+        fetch.close()
+    assert last == len(TOKENS) - 1, fetch.error
     return seconds
 
 
@@ -129,6 +135,7 @@ def started(work: Callable[[Any], None]) -> tuple[Any, Any]:
     ours, theirs = FORK.Pipe()
     process = FORK.Process(target=work, args=[theirs], daemon=True)
     process.start()
+    atexit.register(lambda: (ours.send(""), process.join()))
     return ours, ours.recv()
 
 
@@ -140,17 +147,11 @@ def measured() -> dict[str, float]:
     connection = socket.create_connection(place)
     ways["a bare socket"] = lambda _: received_bare(bare, connection, target)
     for sums in (True, False):
-        with patch.object(wire, "zlib", zlib if sums else SimpleNamespace(crc32=lambda row: 0)):
-            pipe, address = started(produce)
+        with sums_of(sums):
+            produced = started(produce)
         for transport in ("shared_memory", "tcp"):
-
-            def run(
-                number: int, sums: bool = sums, pipe: Any = pipe, to: Any = address, by: str = transport
-            ) -> float:
-                with patch.object(wire, "zlib", zlib if sums else SimpleNamespace(crc32=lambda row: 0)):
-                    return transferred(pipe, to, target, number, by)
-
-            ways[f"{transport}{'' if sums else ', without sums'}"] = run
+            name = f"{transport}{'' if sums else ', without sums'}"
+            ways[name] = partial(transferred, sums, produced, target, transport)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(ROUNDS + 1):  # the first one finds memory that is not there yet
         for name, run in ways.items():

@@ -117,7 +117,7 @@ class Pair:
         both = {**name, "do_remote_decode": True}, {**name, **reads}
         return tuple({"kv_transfer_params": each} for each in both)
 
-    def serve(self, load: Sequence[Asked], most: int = 4000) -> list[Any]:
+    def serve(self, load: Sequence[Asked], most: int = 100_000) -> list[Any]:
         """The outputs of the consumer."""
         faults: dict[tuple[int, ...], Asked] = {tuple(asked.prompt): asked for asked in load}
         sent: dict[tuple[int, ...], int] = {}
@@ -170,7 +170,7 @@ class Pair:
         assert not sender.outbox.transfers and len(sender.outbox.free) == sender.pages.num_rows
 
 
-def until(is_so: Callable[[], bool], seconds: float = 5.0) -> bool:
+def until(is_so: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Whether something becomes true in time."""
     end = time.monotonic() + seconds
     while not is_so() and time.monotonic() < end:

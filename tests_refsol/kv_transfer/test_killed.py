@@ -21,7 +21,6 @@ from .test_engines import PROMPTS, READS, ROOM, SENDS
 KILLS = int(os.environ.get("TINY_LLM_KV_KILLS", "1"))
 BACKEND, PROMPT, ANSWER = installed_backends()[-1], PROMPTS[4], 6
 SHARED = Path("/dev/shm")
-LONG = {"kv_connector_extra_config": {"patience": 20.0}}  # processes start slowly
 
 
 class Process:
@@ -68,7 +67,7 @@ def answer(made, extra, on_step=lambda sequence: None):
 
 
 def has_readers(outbox, name, count):
-    return until(lambda: outbox.transfers[name].readers == count, 20.0)
+    return until(lambda: outbox.transfers[name].readers == count)
 
 
 def segments():
@@ -83,7 +82,7 @@ def reading(name, address):
 def test_a_producer_that_is_killed_leaves_no_memory_and_its_prompt_is_computed_here(
     two_layers, expected, caplog
 ):
-    before, made = segments(), engine(BACKEND, two_layers, kv_transfer_config={**READS, **LONG})
+    before, made = segments(), engine(BACKEND, two_layers, kv_transfer_config=READS)
     for number in range(KILLS):
         killed, blocks = Process(two_layers, SENDS, pause=0.05), random.Random(number).randrange(1, 9)
 
@@ -103,12 +102,10 @@ def test_a_producer_that_is_killed_leaves_no_memory_and_its_prompt_is_computed_h
 
 def test_a_consumer_that_is_killed_leaves_the_prompt_for_the_next_one(two_layers, expected):
     sends = {**SENDS, "kv_connector_extra_config": {"abort_request_timeout": 60.0}}
-    first, second = (
-        engine(BACKEND, two_layers, kv_transfer_config=each) for each in (sends, {**READS, **LONG})
-    )
+    first, second = (engine(BACKEND, two_layers, kv_transfer_config=each) for each in (sends, READS))
     outbox, connector = first.extensions["kv_transfer"].producer.outbox, first.extensions["kv_transfer"]
     for number in range(KILLS):
-        killed, name = Process(two_layers, {**READS, **LONG}), f"t{number}"
+        killed, name = Process(two_layers, READS), f"t{number}"
         killed.ask(ANSWER, reading(name, connector.address))
         extra = {"kv_transfer_params": {"transfer_id": name, "do_remote_decode": True}}
         request, steps = first.request(None, PROMPT, SamplingParams(max_tokens=1, extra_args=extra)), 0

@@ -23,10 +23,15 @@ def test_full_blocks_are_saved_once_and_the_last_one_at_the_end():
     )
     assert saved(outbox, 3) == [] and saved(outbox, 9) == [(0, 4), (4, 8)]
     assert saved(outbox, 4) == [], "a preempted request computes what is there"
-    assert not outbox.has_all("a")
-    assert saved(outbox, 21) == [(8, 12), (12, 16), (16, 20), (20, 21)] and outbox.has_all("a")
-    assert saved(outbox, 22) == [] and [block.start for block in outbox.unread("a", 9)] == [8, 12, 16, 20]
-    assert len({block.row for block in outbox.unread("a", 0)}) == 6 and len(outbox.free) == 3
+    assert not outbox.has_all("a", range(21))
+    assert saved(outbox, 21) == [(8, 12), (12, 16), (16, 20), (20, 21)] and outbox.has_all("a", range(21))
+    assert saved(outbox, 22) == [] and [block.start for block in outbox.unread("a", range(9, 21))] == [
+        8,
+        12,
+        16,
+        20,
+    ]
+    assert len({block.row for block in outbox.unread("a", range(21))}) == 6 and len(outbox.free) == 3
 
 
 def test_a_full_buffer_saves_the_rest_when_a_row_is_free():
@@ -40,7 +45,7 @@ def test_a_full_buffer_saves_the_rest_when_a_row_is_free():
     )
     outbox.end("b", 0.0)
     outbox.expire(10.0)
-    assert saved(outbox, 21) == [(4, 8), (8, 12)] and not outbox.has_all("a")
+    assert saved(outbox, 21) == [(4, 8), (8, 12)] and not outbox.has_all("a", range(21))
 
 
 def test_rows_are_free_when_they_were_read_or_have_waited_and_never_while_somebody_reads():
@@ -64,7 +69,7 @@ def test_a_reader_that_is_gone_leaves_the_prompt_for_the_next_one():
     saved(outbox, 8)
     outbox.open("a")
     outbox.close("a", is_done=False, now=5.0)
-    assert saved(outbox, 21)[0] == (8, 12) and outbox.open("a") and len(outbox.unread("a", 0)) == 6
+    assert saved(outbox, 21)[0] == (8, 12) and outbox.open("a") and len(outbox.unread("a", range(21))) == 6
 
 
 def test_a_reader_that_wants_no_more_while_a_block_is_copied_leaves_no_row_behind():

@@ -56,28 +56,22 @@ class ConnectedLoop(HeldRequests[Served, int]):
             return False
         has_lost, end = self.drop_ended(), time.perf_counter() + COPY_SECONDS
         for load in self.connector.build_connector_meta():
-            sequence = load.sequence
-            self.connector.start_load_kv(load)
-            sequence.num_computed = load.tokens.stop
-            sequence.block_table.register(sequence.known_tokens, load.tokens.stop)
+            if (sequence := load.sequence) in self.coming:  # else its blocks were taken away
+                self.connector.start_load_kv(load)
+                sequence.num_computed = load.tokens.stop
+                sequence.block_table.register(sequence.known_tokens, load.tokens.stop)
             if not is_idle and time.perf_counter() > end:
                 break
-        for sequence in self.connector.get_finished():
-            if self.coming.pop(sequence, None):  # else it has ended
-                self.ready.append(sequence)
+        finished = set(self.connector.get_finished())
+        self.ready += (sequence for sequence in self.coming if sequence in finished)
+        for sequence in finished.intersection(self.coming):
+            del self.coming[sequence]
         return has_lost
 
     def wait(self) -> None:
         """See `AdmissionHook`."""
         if self.coming:
             self.connector.wait(WAIT_SECONDS)
-
-    def take_all(self) -> list[Served]:
-        """See `AdmissionHook`. They will ask again."""
-        taken = super().take_all()
-        for sequence in taken:
-            self.connector.forget(sequence)
-        return taken
 
     # As a `CommitHook`.
 

@@ -14,7 +14,7 @@ from tiny_llm_engine.request_life import SequenceState
 from tiny_llm_engine.solutions.port import Port
 
 from ..given import given_of
-from .config import KVTransferConfig
+from .config import KVTransferConfig, is_number
 from .consumer import Fetch
 from .layout import Layout, write_row
 from .producer import Producer
@@ -67,23 +67,18 @@ class TinyConnector:
     def check(self, sequence: SequenceState) -> None:
         """Ends a request with wrong parameters."""
         params, config = params_of(sequence), self.here.config
-        reads, port = bool(params.get("do_remote_prefill")), params.get("remote_port")
-        name, host = params.get("transfer_id"), params.get("remote_host")
-        for is_wrong, error in (
-            (
-                params and not (isinstance(name, str) and 0 < len(name) <= LONGEST_ID),
-                f"transfer_id is {name!r}",
-            ),
-            (
-                params.get("do_remote_decode") and self.producer is None,
-                "do_remote_decode is for a kv_producer",
-            ),
-            (reads and not config.is_kv_consumer, "do_remote_prefill is for a kv_consumer"),
-            (reads and not (type(port) is int and 0 < port < 2**16), f"remote_port is {port!r}"),
-            (reads and not config.may_reach(host), f"remote_host is {host!r}, and engines have no secret"),
-        ):
-            if is_wrong:
-                sequence.fail(f"{PARAMS}: {error}")  # the first one stays
+        reads, sends = params.get("do_remote_prefill"), params.get("do_remote_decode")
+        name, host, port = (params.get(each) for each in ("transfer_id", "remote_host", "remote_port"))
+        is_name = isinstance(name, str) and 0 < len(name) <= LONGEST_ID
+        is_wrong = {
+            f"transfer_id is {name!r}": params and not is_name,
+            "do_remote_decode is for a kv_producer": sends and not config.is_kv_producer,
+            "do_remote_prefill is for a kv_consumer": reads and not config.is_kv_consumer,
+            f"remote_port is {port!r}": reads and not is_number(port, int, 2**16 - 1),
+            f"remote_host is {host!r}, and engines have no secret": reads and not config.may_reach(host),
+        }
+        if error := next(filter(is_wrong.get, is_wrong), None):
+            sequence.fail(f"{PARAMS}: {error}")
 
     def on_event(self, event: Event) -> None:
         """Hears of requests that have ended."""
@@ -116,7 +111,7 @@ class TinyConnector:
 
     def request_finished(self, sequence: SequenceState) -> None:
         """See `KVConnector`."""
-        self._close(sequence, is_done=True)
+        self._close(sequence)
         if self.producer is not None:
             self.producer.end(sequence)
 
@@ -147,7 +142,7 @@ class TinyConnector:
                     f"request {sequence.request_id} is computed here from token {sequence.num_computed} on, because "
                     f"{source} failed: {fetch.error}"
                 )
-            self._close(sequence, is_done=True)
+            self._close(sequence)
         return [fetch.sequence for fetch in ended]
 
     def wait(self, seconds: float) -> None:
@@ -155,19 +150,14 @@ class TinyConnector:
         self._news.wait(seconds)
         self._news.clear()
 
-    def forget(self, sequence: SequenceState) -> None:
-        """See `KVConnector`."""
-        self._asked.discard(sequence)
-        self._close(sequence, is_done=False)
-
-    def _close(self, sequence: SequenceState, is_done: bool) -> None:
+    def _close(self, sequence: SequenceState) -> None:
         if (fetch := self._fetches.pop(sequence, None)) is not None:
-            fetch.close(is_done)
+            fetch.close()
 
     def shutdown(self) -> None:
         """See `KVConnector`."""
         for sequence in list(self._fetches):
-            self._close(sequence, is_done=True)
+            self._close(sequence)
         if self.producer is not None:
             self.producer.close()
 

@@ -56,21 +56,16 @@ class Fetch(threading.Thread):
     @property
     def has_ended(self) -> bool:
         """Whether nothing more will come, or too late."""
-        is_over = self.is_over or self.incoming.is_late(
-            self.here.clock()
-        )  # first: else a block might come in between
+        # Looked at first: else the last block might come between the two looks.
+        is_over = self.is_over or self.incoming.is_late(self.here.clock())
         return is_over and not self.arrived
 
-    def close(self, is_done: bool) -> None:
-        """Reads no more. The engine's thread alone calls it: rows in shared memory stay until then.
-
-        Args:
-            is_done: whether nobody else should read the prompt.
-        """
+    def close(self) -> None:
+        """Reads no more. The engine's thread alone calls it: rows in shared memory stay until then."""
         self._is_closed = True
         if self._channel is not None:
             with suppress(OSError):
-                self._channel.send({"done": is_done})
+                self._channel.send({"done": True})
             self._channel.close()
 
     def run(self) -> None:
@@ -89,8 +84,8 @@ class Fetch(threading.Thread):
         channel = self._channel = Channel(create_connection(address, patience), patience)
         if self._is_closed:  # given up meanwhile
             channel.close()
-        asked = {"transfer_id": self.params["transfer_id"], "start": incoming.received}
-        answer = ask(channel, self.here, asked)
+        wanted = {"start": incoming.received, "stop": incoming.wanted}
+        answer = ask(channel, self.here, {"transfer_id": self.params["transfer_id"], **wanted})
         layout = Layout.of_message(answer["layout"])
         if why := self.here.layout.why_not(layout):
             raise Refused(why)

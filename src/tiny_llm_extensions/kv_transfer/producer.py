@@ -109,7 +109,7 @@ class Producer:
 
     def _send(self, channel: Channel) -> None:
         asked = greet(channel, self.here)
-        transfer_id, start = str(asked["transfer_id"]), int(asked["start"])
+        transfer_id, wanted = str(asked["transfer_id"]), range(int(asked["start"]), int(asked["stop"]))
         name = None if self.segment is None else self.segment.name
         answer = {"layout": vars(self.here.layout), "segment": name, "rows": self.pages.num_rows}
         channel.send({**answer, "proof": proof(self.here.config.secret, "producer", asked["nonce"])})
@@ -117,28 +117,26 @@ class Producer:
         if not self._wait(channel, lambda: self.outbox.open(transfer_id)):
             return
         try:
-            is_done = self._send_blocks(channel, transfer_id, start, is_shared)
+            is_done = self._send_blocks(channel, transfer_id, wanted, is_shared)
         finally:
             with self._changed:
                 self.outbox.close(transfer_id, is_done, self.here.clock())
 
-    def _send_blocks(self, channel: Channel, transfer_id: str, start: int, is_shared: bool) -> bool:
+    def _send_blocks(self, channel: Channel, transfer_id: str, wanted: range, is_shared: bool) -> bool:
         """Sends what is saved and what will be; returns whether the reader wants no more."""
         tokens, blocks = self.outbox.transfers[transfer_id].tokens, list[SavedBlock]()
 
         def has_any() -> bool:
-            blocks[:] = self.outbox.unread(transfer_id, start)
-            return bool(blocks) or self.outbox.has_all(transfer_id)
+            blocks[:] = self.outbox.unread(transfer_id, wanted)
+            return bool(blocks) or self.outbox.has_all(transfer_id, wanted)
 
         while self._wait(channel, has_any) and blocks:
             for block in blocks:
                 row = self.pages.bytes_of(block.row)
                 send_block(channel, block, tokens, row, is_shared)
-                self.sent_bytes, start = self.sent_bytes + len(row), block.stop
-        if not channel.has_news():
-            channel.send(
-                {"error": f"it has computed {start} tokens"}
-            )  # who has asked for no more does not read it
+                self.sent_bytes, wanted = self.sent_bytes + len(row), range(block.stop, wanted.stop)
+        if wanted and not channel.has_news():
+            channel.send({"error": f"it has only {wanted.start} tokens"})
         if is_shared:  # it may read its rows until it says so, or is gone
             self._wait(channel, lambda: False)
         return received(channel)["done"] is True

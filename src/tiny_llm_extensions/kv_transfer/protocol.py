@@ -86,8 +86,5 @@ class KVConnector(Protocol):
     def wait(self, seconds: float) -> None:
         """Waits for something to come, at most this long. For an engine that has nothing to compute."""
 
-    def forget(self, sequence: SequenceState) -> None:
-        """Loads nothing more for a request, which has lost its blocks, and will ask again."""
-
     def shutdown(self) -> None:
         """Ends all transfers."""

@@ -110,14 +110,15 @@ class Outbox:
             transfer.readers += 1
         return transfer is not None
 
-    def unread(self, transfer_id: str, start: int) -> list[SavedBlock]:
-        """The blocks with tokens from `start` on that are in the buffer."""
-        return [block for block in self.transfers[transfer_id].blocks if block.stop > start]
+    def unread(self, transfer_id: str, wanted: range) -> list[SavedBlock]:
+        """The blocks in the buffer with tokens that are wanted."""
+        blocks = self.transfers[transfer_id].blocks
+        return [block for block in blocks if block.stop > wanted.start and block.start < wanted.stop]
 
-    def has_all(self, transfer_id: str) -> bool:
-        """Whether no further block comes."""
+    def has_all(self, transfer_id: str, wanted: range) -> bool:
+        """Whether no further block comes with tokens that are wanted."""
         transfer = self.transfers[transfer_id]
-        return transfer.is_over or transfer.stop == len(transfer.tokens)
+        return transfer.is_over or transfer.stop >= wanted.stop
 
     def close(self, transfer_id: str, is_done: bool, now: float) -> None:
         """An engine reads no longer: its rows are free if it has all it wants, and stay if it is gone."""

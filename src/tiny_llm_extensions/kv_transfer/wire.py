@@ -1,11 +1,11 @@
 """What a producer and a consumer say to each other over TCP: lines of JSON, and rows of bytes after some of them.
 
     producer   {"nonce": …}
-    consumer   {"nonce": …, "proof": …, "model": …, "transfer_id": …, "start": tokens that it has}
+    consumer   {"nonce": …, "proof": …, "model": …, "transfer_id": …, "start": …, "stop": …}
     producer   {"proof": …, "layout": {…}, "segment": its shared memory or null, "rows": …}, or {"error": …}
     consumer   {"shared": whether it reads that memory}
     producer   {"start": …, "stop": …, "row": …, "digest": …, "sum": …}, and the row if no memory is shared; again
-    consumer   {"done": whether the rows may go}, and closes
+    consumer   {"done": true}: the rows may go; without it they stay for another reader
 
 A digest names the text up to a row's end, and a sum finds damage. Both sides prove that they know the secret, and no
 byte is encrypted.
