@@ -27,7 +27,7 @@ from .studies.study import Study, show
 def parse(argv: list[str] | None) -> argparse.Namespace:
     top = argparse.ArgumentParser(prog="pdm run lab", description=__doc__, allow_abbrev=False)
     add = top.add_argument
-    but = "default: all but scale and conversations"
+    but = "default: all but scale, conversations and disaggregation"
     add("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(STUDIES)}; {but}")
     add("--solution", default="ref", choices=sorted(SOLUTIONS), help="tiny_llm is yours; default: ref")
     add("--hardware", default="yi-34b", choices=list(HARDWARE), help="simulated hardware; default: yi-34b")

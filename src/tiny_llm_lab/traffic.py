@@ -75,14 +75,14 @@ TRACES = {
 
 
 def traffic(
-    trace: str, rate: float, count: int, seed: int = 0, variation: float = 1.0
+    trace: str | Lengths, rate: float, count: int, seed: int = 0, variation: float = 1.0
 ) -> Iterator[RequestSpec]:
     """Requests in the order of their arrival.
 
     With the same seed, a higher rate sends the same requests in less time.
 
     Args:
-        trace: one of `TRACES`.
+        trace: one of `TRACES`, or other lengths.
         rate: requests per second, on average.
         count: how many.
         seed: determines lengths and arrivals.
@@ -93,8 +93,9 @@ def traffic(
         ValueError: a number is not positive.
     """
     rng, burstiness, time = np.random.default_rng(seed), 1 / variation**2 if variation > 0 else 0.0, 0.0
+    known = TRACES[trace] if isinstance(trace, str) else trace
     for start in range(0, count, GROUP):
-        lengths = TRACES[trace].draw(rng, GROUP)
+        lengths = known.draw(rng, GROUP)
         gaps = arrival_gaps(GROUP, rate, burstiness, rng=rng)
         for (tokens, answer), gap in zip(lengths[: count - start].tolist(), gaps.tolist(), strict=False):
             time += gap

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
@@ -24,6 +25,7 @@ from tiny_llm_lab.studies import (
     capacity,
     chunk_policies,
     conversations,
+    disaggregation,
     guide,
     latency_studies,
     latency_targets,
@@ -33,6 +35,7 @@ from tiny_llm_lab.studies import (
     single_prompt,
 )
 from tiny_llm_lab.studies.catalogue import ALL, STUDIES
+from tiny_llm_lab.studies.disaggregated_serving import Load, Ready, Split, arrivals, table_of_arrived
 from tiny_llm_lab.studies.hardware import DECODE, DECODE_CONTEXT, HARDWARE, PREFILL
 from tiny_llm_lab.studies.operator_times import A40_LLAMA2_70B, A100_LLAMA3_8B
 from tiny_llm_lab.studies.served import StudyPlan, options_of, serve_in_stages, serve_trace
@@ -353,6 +356,113 @@ def test_copies_that_take_longer_than_computing_are_not_made():
     slow = BlockCosts(0.01, {MEMORY: 0.02})
     tokens, _ = conversations.serve(replace(PLAN, requests=100), slow, 64, {MEMORY: 500}, seed=0)
     assert not tokens[MEMORY]
+
+
+# ---- prompts elsewhere
+
+LENGTHS = disaggregation.lengths_of(4)
+SPECS = [*traffic(LENGTHS, 3.0, 48, seed=0)]
+LOAD = Load(HARDWARE["yi-34b"], PLAN.names, SPECS, LENGTHS.most)
+
+
+@pytest.mark.parametrize("devices", [1, 3])
+def test_every_token_of_a_prompt_but_the_last_is_sent_once(devices):
+    ready, sent = LOAD.computed(devices), Counter()
+    for time, number, tokens in ready:
+        sent[number] += tokens
+        assert time > SPECS[number].time
+    assert sent == {number: spec.tokens - 1 for number, spec in enumerate(SPECS)}
+    assert ready == sorted(ready) and max(tokens for *_, tokens in ready) <= 2048
+
+
+def test_a_device_sends_and_receives_one_chunk_at_a_time():
+    ready = [Ready(1.0, 0, 10), Ready(1.0, 1, 10), Ready(2.0, 0, 5), Ready(2.0, 2, 0)]
+    assert arrivals(ready, Split(2, 1), 0.0) == {0: 2.0, 1: 1.0, 2: 2.0}, "a link without a limit is none"
+    assert arrivals(ready, Split(2, 1), 1.0) == {0: 26.0, 1: 21.0, 2: 26.0}, "one receiver"
+    assert arrivals(ready, Split(2, 2), 1.0) == {0: 16.0, 1: 11.0, 2: 16.0}, "a pair each"
+    assert arrivals(ready[3:], Split(2, 2), 1.0) == {2: 2.0}, "a prompt of one token has nothing to send"
+
+
+def test_a_request_whose_prompt_has_arrived_computes_its_last_token_and_after_a_preemption_all():
+    table = table_of_arrived(PLAN.names)(PLAN.names.BlockAllocator(4, 4))
+    assert (table.share([1]), table.share([1, 2, 3])) == (0, 2), "also after an admission that had no room"
+    table.register([1, 2, 3], 3)
+    table.release()
+    assert table.share([1, 2, 3, 4]) == 0
+
+
+def test_answers_whose_prompts_are_elsewhere_begin_after_them_and_wait_for_none():
+    arrived = arrivals(LOAD.computed(5), Split(5, 3), LOAD.hardware.kv_bytes / 25e9)
+    found, again = LOAD.decoded(arrived, 3), LOAD.decoded(arrived, 3)
+    assert found.ttfts.tolist() == again.ttfts.tolist()
+    waits = [arrived[number] - SPECS[number].time for number in range(0, 48, 3)]
+    assert (found.requests, found.failed, len(found.ttfts)) == (16, 0, 16)
+    assert all(ttft > wait for ttft, wait in zip(sorted(found.ttfts), sorted(waits), strict=True))
+    assert found.longest_gap < LOAD.in_chunks(512, 8).longest_gap
+
+
+def test_a_gaudi_is_faster_by_the_ratio_of_its_peaks():
+    was, now = HARDWARE["mistral-7b"].cost, HARDWARE["gaudi2-mistral-7b"].cost
+    assert was.token / now.token == pytest.approx(432 / 312) and was.overhead == now.overhead
+    assert was.weights / now.weights == pytest.approx(was.read / now.read) == pytest.approx(2.46 / 1.935)
+    assert HARDWARE["gaudi3-yi-34b"].num_blocks > HARDWARE["yi-34b"].num_blocks
+
+
+WAYS = {
+    "late": lambda rate: (2 * rate, 0.1),
+    "a": lambda rate: (rate, 0.1),
+    "b": lambda rate: (rate / 2, 0.3),
+    "bursts": lambda rate: (0.0, rate / 10),
+}
+
+
+def test_the_best_way_is_the_highest_rate_within_both_promises(monkeypatch):
+    promises = (0.05, 0.2, 0.3, 0.9)
+    monkeypatch.setattr(disaggregation, "TBTS", promises)
+    found = disaggregation.by_promise(WAYS)
+    assert [best.name for best in found.values()] == ["bursts", "a", "b", "bursts"]
+    for best, rate in zip(
+        found.values(), (0.5, disaggregation.TTFT, 2 * disaggregation.TTFT, 9), strict=True
+    ):
+        assert best.rate <= 8 * rate < 1.06 * best.rate, "of eight devices, to 5 %"
+    slower = disaggregation.by_promise({**WAYS, "a": lambda rate: (rate, 0.4), "b": WAYS["late"]}, found)
+    assert [slower[tbt].rate < found[tbt].rate for tbt in promises] == [False, True, True, False]
+    assert disaggregation.by_promise({"b": WAYS["b"]})[0.2].rate == 0
+
+
+@pytest.mark.parametrize(
+    ("chunks", "elsewhere", "place"),
+    [((-1, -1, 1, 3), (-1, 0, 1, 2), 2), ((-1, 1, 1, 1), (-1, -1, 2, 2), None), ((1,) * 4, (2,) * 4, 3)],
+)
+def test_the_border_is_the_longest_promise_up_to_which_chunks_do_not_serve_more(
+    monkeypatch, chunks, elsewhere, place
+):
+    monkeypatch.setattr(disaggregation, "TBTS", (0.1, 0.2, 0.4, 0.8))
+    steps = zip((None, 25), (chunks, elsewhere), strict=True)
+    ways = {
+        link: {
+            tbt: disaggregation.Best(step, "x" if step >= 0 else None)
+            for tbt, step in zip(disaggregation.TBTS, each, strict=True)
+        }
+        for link, each in steps
+    }
+    assert disaggregation.border(ways, 25) == (None if place is None else disaggregation.TBTS[place])
+
+
+def test_the_promise_decides_who_serves_more(monkeypatch):
+    promises = (0.07, 0.4)
+    few = {"RATIOS": (64,), "LINKS": (1, 400), "BUDGETS": (128, 1024), "TBTS": promises, "SHOWN": promises}
+    for name, values in {**few, "SPLITS": (Split(6, 2),)}.items():
+        monkeypatch.setattr(disaggregation, name, values)
+    study = disaggregation.run(StudyPlan(PLAN.names, requests=6, seeds=(0,)))
+    strict, relaxed = column(study, "400 GB/s, ×")
+    assert strict > 1 > relaxed and all(slow < 1 for slow in column(study, "1 GB/s, ×"))
+    assert [(curve.name, curve.points) for curve in study.chart.curves] == [("400 GB/s", [(64, 70)])]
+
+
+def test_a_model_in_stages_is_refused(refused):
+    line = refused(command.main, ["disaggregation", "--hardware", "llama2-70b"])
+    assert "give one without stages" in line
 
 
 def test_figures_of_the_paper_are_shown_beside_its_own_model(refused):

@@ -6,6 +6,7 @@ from . import (
     capacity,
     chunk_policies,
     conversations,
+    disaggregation,
     guide,
     incidents,
     latency_studies,
@@ -36,6 +37,7 @@ STUDIES: dict[str, Callable[[StudyPlan], Study]] = {
     "guide": guide.run,
     "incidents": incidents.run,
     "conversations": conversations.run,
+    "disaggregation": disaggregation.run,
     "scale": scale.run,
 }
-ALL = tuple(name for name in STUDIES if name not in ("scale", "conversations"))
+ALL = tuple(name for name in STUDIES if name not in ("scale", "conversations", "disaggregation"))

@@ -2,11 +2,12 @@
 
 Yi-34B on two A100 with tensor parallelism, from the CSV files of Sarathi-Serve's artefact. Mistral-7B and LLaMA2-70B
 from the times of single operators in another artefact, see `operator_times`. Falcon-180B from two figures of the paper.
-None of the figures that the studies are compared with is used here.
+None of the figures that the studies are compared with is used here. The costs on Gaudis are those on A100, by the
+ratios of published peaks: no step of them has been published.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiny_llm_course.trace.simulation.cost_fit import fit_line
 from tiny_llm_course.trace.simulation.step_cost import RooflineCost, pairs
@@ -25,6 +26,9 @@ TILE = 128
 WEIGHT_BYTES, KV_BYTES = 2 * 34.4e9, 60 * 2 * 8 * 128 * 2
 CARDS, CARD_BYTES, CARD_BANDWIDTH = 2, 80e9, 1.935e12
 A40_BYTES, A40_BANDWIDTH = 48e9, 0.696e12
+# Peaks in bf16, operations per second, from data sheets; of the Gaudis also bytes per second, and of memory.
+A100_PEAK = 312e12
+GAUDIS = {"gaudi2": (432e12, 2.46e12, 96e9), "gaudi3": (1835e12, 3.67e12, 128e9)}
 BLOCK = 16  # tokens
 
 
@@ -36,6 +40,7 @@ class Hardware:
         says: where its costs come from.
         cost: seconds of a step.
         num_blocks: KV blocks of `BLOCK` tokens.
+        kv_bytes: bytes of a token's keys and values in all layers.
         targets: the paper's Table 3 and the artefact's budgets: name -> P99 of the time between tokens, in seconds, and
             tokens of a step of Sarathi-Serve. Empty where the paper does not have the model.
         stages: of the pipeline; each has its own requests.
@@ -45,6 +50,7 @@ class Hardware:
     says: str
     cost: RooflineCost
     num_blocks: int
+    kv_bytes: float
     targets: Mapping[str, tuple[float, int]]
     stages: int = 1
     orca_seqs: int = 16
@@ -97,6 +103,26 @@ def by_operators(times: LayerTimes, layers: int, kv_bytes: float, bandwidth: flo
     return RooflineCost(line.a, line.b, pair, weights, kv_bytes / bandwidth, TILE)
 
 
+def on_gaudi(gaudi: str, model: Hardware, cards: int, weight_bytes: float) -> Hardware:
+    """A model on as many Gaudis as it has A100, by the ratios of published peaks: nothing of it was measured.
+
+    So its products reach the share of the peak that those of the A100 reach, and a step has the same overhead.
+
+    Args:
+        gaudi: one of `GAUDIS`.
+        model: the model on A100.
+        cards: how many.
+        weight_bytes: of all weights.
+    """
+    peak, bandwidth, card_bytes = GAUDIS[gaudi]
+    was, compute, read = model.cost, peak / A100_PEAK, bandwidth / CARD_BANDWIDTH
+    faster = {"token": was.token / compute, "pair": was.pair / compute}
+    cost = replace(was, **faster, weights=was.weights / read, read=was.read / read)
+    blocks = blocks_of(cards, card_bytes, weight_bytes, model.kv_bytes)
+    says = f"{model.says.partition(',')[0]}, {cards} × Gaudi {gaudi[-1]}: as on A100, by the ratio of published peaks"
+    return Hardware(says, cost, blocks, model.kv_bytes, {})
+
+
 def by_two_steps(prompt: float, decodes: float, stages: int) -> RooflineCost:
     """The cost of a step from two published ones, of a stage: a prompt of 4,096 tokens, and decodes alone.
 
@@ -110,25 +136,32 @@ def by_two_steps(prompt: float, decodes: float, stages: int) -> RooflineCost:
 # 40. The artefact's measured steps are of code with slower attention kernels than the paper's, it seems.
 YI_BLOCKS = blocks_of(CARDS, CARD_BYTES, WEIGHT_BYTES, KV_BYTES)
 YI_TARGETS = {"strict": (0.2, 512), "relaxed": (1.0, 2048)}
+MISTRAL_BYTES = 2 * 7.24e9
 SMALL_KV, LARGE_KV, FALCON_KV = 32 * 2 * 8 * 128 * 2, 80 * 2 * 8 * 128 * 2, 80 * 2 * 8 * 64 * 2
 HARDWARE = {
     "yi-34b": Hardware(
-        "Yi-34B, 2 × A100: prompts as measured, decodes by bandwidth", by_bandwidth(), YI_BLOCKS, YI_TARGETS
+        "Yi-34B, 2 × A100: prompts as measured, decodes by bandwidth",
+        by_bandwidth(),
+        YI_BLOCKS,
+        KV_BYTES,
+        YI_TARGETS,
     ),
     "yi-34b-steps": Hardware(
-        "Yi-34B, 2 × A100: prompts and decodes as measured", by_step_times(), YI_BLOCKS, YI_TARGETS
+        "Yi-34B, 2 × A100: prompts and decodes as measured", by_step_times(), YI_BLOCKS, KV_BYTES, YI_TARGETS
     ),
     # Its layers have the shapes of those of Llama-3-8B. The vocabulary is another one, but the head is not counted.
     "mistral-7b": Hardware(
         "Mistral-7B, 1 × A100: products as measured, attention by rate and bandwidth",
         by_operators(A100_LLAMA3_8B, 32, SMALL_KV, CARD_BANDWIDTH),
-        blocks_of(1, CARD_BYTES, 2 * 7.24e9, SMALL_KV),
+        blocks_of(1, CARD_BYTES, MISTRAL_BYTES, SMALL_KV),
+        SMALL_KV,
         {"strict": (0.1, 512), "relaxed": (0.5, 2048)},
     ),
     "llama2-70b": Hardware(
         "LLaMA2-70B, 8 × A40, TP4-PP2: products as measured, attention by rate and bandwidth",
         by_operators(A40_LLAMA2_70B, 80, LARGE_KV, 4 * A40_BANDWIDTH),
         blocks_of(8, A40_BYTES, 2 * 69e9, LARGE_KV),
+        LARGE_KV,
         {"strict": (1.0, 512), "relaxed": (5.0, 1536)},
         stages=2,
         orca_seqs=8,
@@ -139,6 +172,7 @@ HARDWARE = {
         "Falcon-180B, 2 × 4 × A100, TP4-PP2: two published steps",
         by_two_steps(1.15, 0.2, stages=2),
         blocks_of(8, CARD_BYTES, 2 * 180e9, FALCON_KV),
+        FALCON_KV,
         {"strict": (1.0, 512), "relaxed": (5.0, 2048)},
         stages=2,
         orca_seqs=8,
@@ -147,6 +181,10 @@ HARDWARE = {
         "Llama-3-8B, 1 × A100: products as measured, attention by rate and bandwidth",
         by_operators(A100_LLAMA3_8B, 32, SMALL_KV, CARD_BANDWIDTH),
         blocks_of(1, CARD_BYTES, 2 * 8.03e9, SMALL_KV),
+        SMALL_KV,
         {},
     ),
 }
+for gaudi in GAUDIS:
+    HARDWARE[f"{gaudi}-mistral-7b"] = on_gaudi(gaudi, HARDWARE["mistral-7b"], 1, MISTRAL_BYTES)
+    HARDWARE[f"{gaudi}-yi-34b"] = on_gaudi(gaudi, HARDWARE["yi-34b"], CARDS, WEIGHT_BYTES)

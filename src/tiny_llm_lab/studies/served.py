@@ -19,6 +19,7 @@ SEQS, ORCA_SEQS = 128, 16  # as in the artefact's configurations
 # Figures of a run, by their headings.
 FIGURES: dict[str, Callable[[Latencies], float | None]] = {
     "P50 TTFT": lambda run: run.ttft(50),
+    "P90 TTFT": lambda run: run.ttft(90),
     "P99 TTFT": lambda run: run.ttft(99),
     "P50 TBT": lambda run: run.tbt(50),
     "P99 TBT": lambda run: run.tbt(99),
