@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -82,6 +83,50 @@ def add_replica_arguments(top: argparse.ArgumentParser) -> None:
         metavar="N",
         help="open requests of a replica above which another one is started; default: --max-num-seqs",
     )
+
+
+def add_split_arguments(top: argparse.ArgumentParser) -> None:
+    """Add the options for prompts that other engines compute."""
+    add = top.add_argument_group(
+        "prompts elsewhere",
+        "engines for prompts and engines that decode behind one address; the page at / is left out",
+    ).add_argument
+    add(
+        "--disaggregated",
+        type=split,
+        metavar="P:D",
+        help="processes of each kind on this machine, such as 1:1",
+    )
+    add(
+        "--prefill-servers",
+        type=addresses,
+        metavar="HOST:PORT,…",
+        help="kv_role kv_producer, started elsewhere",
+    )
+    add(
+        "--decode-servers",
+        type=addresses,
+        metavar="HOST:PORT,…",
+        help="kv_role kv_consumer, started elsewhere",
+    )
+    least = "tokens of a prompt, four bytes each, that is computed elsewhere, at least; default: 256"
+    add("--min-remote-prefill", type=whole_number(0), default=256, metavar="N", help=least)
+
+
+def split(text: str) -> tuple[int, int]:
+    """How many engines compute prompts, and how many decode: P:D."""
+    found = re.fullmatch(r"([1-9]\d?):([1-9]\d?)", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not P:D, two whole numbers from 1 to 99")
+    return int(found[1]), int(found[2])
+
+
+def addresses(text: str) -> list[str]:
+    """Addresses of servers."""
+    for address in (found := text.split(",")):
+        if not re.fullmatch(r"(\[[\da-fA-F:]+\]|[^\s:]+):\d{1,5}", address):
+            raise argparse.ArgumentTypeError(f"{address!r} is not host:port")
+    return found
 
 
 def add_shape_arguments(top: argparse.ArgumentParser) -> None:

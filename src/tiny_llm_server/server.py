@@ -4,10 +4,11 @@ Knows requests and answers as JSON. What serves them is the `EngineLoop` of a so
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib import metadata
+from typing import Protocol
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
@@ -29,9 +30,17 @@ from .openai_api.middleware import Guard, RequestIds, SteppedRoute
 from .openai_api.server_log import ThroughputLog
 from .openai_api.server_options import ServerOptions
 from .openai_api.service import EngineService
-from .openai_api.service_contract import ModelService
+from .openai_api.service_contract import ModelService, Service
 from .openai_api.submission import chat_ids, check_ready, prompt_ids, service_of, text_of
 from .openai_api.tool_use import template_variables
+
+
+class Metrics(Protocol):
+    """What `GET /metrics` shows."""
+
+    def text(self) -> bytes: ...
+
+    def count_refusal(self, status: int) -> None: ...
 
 
 def create_app(
@@ -79,12 +88,40 @@ def app_around(
         sends_ids: see `RequestIds`.
     """
 
-    async def report(service: ModelService) -> None:
+    async def report(service: Service) -> None:
         """Write about throughput, once there are requests to serve."""
         while options.log_stats and service.context is None:
             await asyncio.sleep(1)
         if options.log_stats:
             await ThroughputLog(metrics.value).run()
+
+    app = app_shell(make_service, options, metrics, sends_ids, report)
+    add_models(app)
+    add_completions(app)
+    if page is not None:
+        add_page(app, page)
+    if page is not None and options.live_controls:
+        add_live_controls(app)
+    return app
+
+
+async def no_report(service: Service) -> None:
+    """Write nothing."""
+
+
+def app_shell(
+    make_service: Callable[[FastAPI], Service],
+    options: ServerOptions,
+    metrics: Metrics,
+    sends_ids: bool = True,
+    report: Callable[[Service], Coroutine[object, object, None]] = no_report,
+) -> FastAPI:
+    """What is the same for every server: middleware, errors, probes, and a service that runs while the app does.
+
+    Args:
+        make_service, options, metrics, sends_ids: as for `app_around`.
+        report: runs beside the service.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -125,12 +162,6 @@ def app_around(
         )
     add_error_handlers(app)
     add_probes(app, metrics)
-    add_models(app)
-    add_completions(app)
-    if page is not None:
-        add_page(app, page)
-    if page is not None and options.live_controls:
-        add_live_controls(app)
     app.openapi = partial(openapi_schema, app)
     return app
 
@@ -151,7 +182,7 @@ def openapi_schema(app: FastAPI) -> Json:
     return app.openapi_schema
 
 
-def add_probes(app: FastAPI, metrics: EngineMetrics) -> None:
+def add_probes(app: FastAPI, metrics: Metrics) -> None:
     """Add the probes for liveness and readiness, and the metrics."""
 
     @app.get("/version", responses={401: WRONG})

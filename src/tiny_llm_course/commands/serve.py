@@ -3,9 +3,11 @@
 import argparse
 import gc
 import os
+import signal
 import ssl
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,7 @@ from tiny_llm_server.arguments import (
     add_replica_arguments,
     add_server_arguments,
     add_shape_arguments,
+    add_split_arguments,
     server_options,
 )
 from tiny_llm_server.listener import listen, url_of
@@ -35,10 +38,15 @@ from ..trace.text import counted
 from ..whose_code import choose_backend, ends_at_a_blank, filled_options
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from tiny_llm_server.openai_api.draining_server import DrainingServer
     from tiny_llm_server.openai_api.server_options import ServerOptions
     from tiny_llm_server.replicas.replica_options import ReplicaOptions
 
+TLS = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_cert_reqs")
+SPLIT = ("disaggregated", "prefill_servers", "decode_servers", "min_remote_prefill")
+PROXY = (*TLS, *SPLIT, "host", "port", "uds", "root_path")  # options that engines behind a proxy do not get
 SINGLE = ("uds", "ssl_keyfile", "chat_template")  # options that Ray's own HTTP server does not have
 # The engine's thread releases the interpreter's lock in every kernel, and waits up to this long to have it back while
 # the event loop writes to its readers. Python's 5 ms are as long as a step of a small model.
@@ -63,6 +71,9 @@ def parser() -> argparse.ArgumentParser:
     add_frontend_arguments(top)
     add_server_arguments(top)
     add_replica_arguments(top)
+    add_split_arguments(top)
+    ends = "end when standard input is closed, and so with the process that has started this one"
+    top.add_argument("--ends-with-stdin", action="store_true", help=ends)
     add_model_arguments(top, solution="ref")
     add_shape_arguments(top)
     add_engine_arguments(top, scheduling_policy="priority")
@@ -73,7 +84,9 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     """The options of the command line, of files and of the environment; a wrong one ends the command with one line."""
     top = parser()
     with ends_at(ValueError):
-        options = top.parse_args(expanded(top, argv, os.environ))
+        words = expanded(top, argv, os.environ)
+        options = top.parse_args(words)
+    options.engine_words = engine_words(words)
     options.model = options.model_tag or options.model
     if options.tokenizer not in (None, options.model):
         fail(f"--tokenizer is {options.tokenizer}: the tokenizer is the model's own; leave it out")
@@ -81,6 +94,29 @@ def parsed(argv: list[str]) -> argparse.Namespace:
         fail("TLS needs both --ssl-keyfile and --ssl-certfile")
     check_tls(options)
     return options
+
+
+def is_proxy(options: argparse.Namespace) -> bool:
+    """Whether the engines are in other processes, for prompts and for decodes."""
+    return bool(options.disaggregated or options.decode_servers)
+
+
+def engine_words(words: Sequence[str]) -> list[str]:
+    """The words of a command line that engines behind a proxy get."""
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in PROXY:
+        own.add_argument(f"--{name.replace('_', '-')}")
+    return own.parse_known_args(words)[1]
+
+
+def end_with_stdin() -> None:
+    """Drain and end this process when standard input is closed."""
+
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def check_tls(options: argparse.Namespace) -> None:
@@ -128,11 +164,12 @@ def opened(options: argparse.Namespace, engine: dict[str, object]) -> LLM:
     return open_llm(options, **engine)
 
 
-def begin(url: str, name: str) -> None:
+def begin(url: str, has_page: bool, name: str) -> None:
     """Set what was loaded apart from garbage collections, which stop every stream; then say that all is ready."""
     gc.collect()
     gc.freeze()
-    print(f"ready on {url} (model {name}; a page for browsers, and OpenAI's API under /v1)", flush=True)
+    page = "a page for browsers, and " if has_page else ""
+    print(f"ready on {url} (model {name}; {page}OpenAI's API under /v1)", flush=True)
 
 
 def server_of(
@@ -147,18 +184,37 @@ def server_of(
         ValueError: an option is out of range.
     """
     from tiny_llm_server.openai_api.draining_server import ConnectionLimits, DrainingServer
+
+    served = server_options(options)
+    limits = ConnectionLimits.within(options.max_connections)
+    app = proxy_app(options, served) if is_proxy(options) else engine_app(options, served)
+    ready = partial(on_ready, served.model_name)
+    tls = {name: getattr(options, name) for name in TLS}
+    level = options.uvicorn_log_level
+    return DrainingServer(app, options.host, options.port, limits, ready, log_level=level, **tls)
+
+
+def engine_app(options: argparse.Namespace, served: "ServerOptions") -> "FastAPI":
+    """The server around an engine of this process."""
     from tiny_llm_server.server import create_app
 
     from ..trace.timeline.live import LiveTimeline
 
-    served = server_options(options)
-    app = create_app(llm_opener(options, served), served, LiveTimeline(served.model_name))
-    limits = ConnectionLimits.within(options.max_connections)
-    ready = partial(on_ready, served.model_name)
-    names = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_cert_reqs")
-    tls = {name: getattr(options, name) for name in names}
-    level = options.uvicorn_log_level
-    return DrainingServer(app, options.host, options.port, limits, ready, log_level=level, **tls)
+    return create_app(llm_opener(options, served), served, LiveTimeline(served.model_name))
+
+
+def proxy_app(options: argparse.Namespace, served: "ServerOptions") -> "FastAPI":
+    """The proxy in front of engines in other processes, which are started here if the options ask for it."""
+    from tiny_llm_server.disaggregated.engines import DECODE, PREFILL, Engine, started
+    from tiny_llm_server.disaggregated.proxy_app import create_proxy_app
+
+    command = ["-m", "tiny_llm_course.commands.serve", *options.engine_words]
+    servers, counts = (options.prefill_servers, options.decode_servers), options.disaggregated or (0, 0)
+    share, engines = max(1, (os.cpu_count() or 1) // max(1, sum(counts))), []
+    for role, addresses, count in zip((PREFILL, DECODE), servers, counts, strict=True):
+        engines += [Engine(role, address) for address in addresses or ()]
+        engines += started(role, count, command, share)
+    return create_proxy_app(served, engines, options.min_remote_prefill)
 
 
 def engine_opener(options: argparse.Namespace) -> Callable[[], LLM]:
@@ -247,6 +303,13 @@ def serve_replicas(options: argparse.Namespace, url: str, port: int) -> None:
 @command
 def main(argv: list[str] | None = None) -> None:
     options = parsed(sys.argv[1:] if argv is None else argv)
+    if options.ends_with_stdin:
+        end_with_stdin()
+    others = options.prefill_servers or options.decode_servers, options.disaggregated, options.replicas
+    if sum(map(bool, others)) > 1:
+        fail("give one of --disaggregated, --replicas, and --prefill-servers with --decode-servers")
+    if options.prefill_servers and not options.decode_servers:
+        fail("--prefill-servers need --decode-servers")
     ranks = options.tensor_parallel_size * options.pipeline_parallel_size
     follow_if_launched(options.solution, choose_backend(options.solution, options.backend), ranks)
     if options.replicas is None and (options.max_replicas or options.target_ongoing_requests):
@@ -266,7 +329,7 @@ def main(argv: list[str] | None = None) -> None:
             serve_replicas(options, url, port)
             return
         with ends_at(ImportError, ValueError):
-            server = server_of(options, partial(begin, url))
+            server = server_of(options, partial(begin, url, not is_proxy(options)))
             sys.setswitchinterval(SWITCH_SECONDS)
         print(f"loading {options.model}; then {url} takes requests", flush=True)
         server.run(sockets=[listener])

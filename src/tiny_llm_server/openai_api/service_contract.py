@@ -85,22 +85,33 @@ class AnswerStream(AsyncIterable[Sequence[Piece]], Protocol):
         """The reader leaves: its answers end."""
 
 
-class ModelService(Protocol):
-    """Submits prompts, and knows the state of the server: "starting", "ready", "stopping", "stopped" or "dead"."""
+class Service(Protocol):
+    """Knows the state of a server: "starting", "ready", "stopping", "stopped" or "dead"."""
 
     options: ServerOptions
-    names: ServingPackage
-    created: int
     failure: BaseException | None  # what has ended it
-    texts: TextWork
 
     @property
     def state(self) -> str: ...
 
     @property
     def context(self) -> int | None:
-        """Tokens of a prompt and its answer; None before anything has opened."""
+        """Tokens of a prompt and its answer; None if that is not known, or not yet."""
         ...
+
+    async def run(self) -> None:
+        """Serve until `stop`, or until nothing can be served."""
+
+    async def stop(self) -> None:
+        """Refuse new requests, and let the open ones end."""
+
+
+class ModelService(Service, Protocol):
+    """A service that submits prompts to a model."""
+
+    names: ServingPackage
+    created: int
+    texts: TextWork
 
     @property
     def model(self) -> ServedModel:
@@ -123,9 +134,3 @@ class ModelService(Protocol):
             ApiError: 400 for a prompt that can never be served, 429 when the queue is full, 503 when not ready.
         """
         ...
-
-    async def run(self) -> None:
-        """Serve until `stop`, or until nothing can be served."""
-
-    async def stop(self) -> None:
-        """Refuse new requests, and let the open ones end."""

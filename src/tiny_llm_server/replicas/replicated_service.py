@@ -20,6 +20,13 @@ LOOK_SECONDS = 0.05  # between two looks at the open requests of a drain
 NO_REPLICA = "no replica has accepted the request in time: try again later"
 
 
+async def until_ended(is_open: Callable[[], bool], seconds: float) -> None:
+    """Wait until no request is open, at most this long."""
+    end = time.monotonic() + seconds
+    while is_open() and time.monotonic() < end:
+        await asyncio.sleep(LOOK_SECONDS)
+
+
 class ReplicatedService:
     """Sends requests to replicas, and knows the state of the HTTP side.
 
@@ -61,9 +68,9 @@ class ReplicatedService:
         Ray itself takes the path away before it waits, which would make every answer a 404.
         """
         self.state = "stopping"
-        end = time.monotonic() + self.options.drain_timeout
-        while any(not stream.is_closed for stream in self._streams) and time.monotonic() < end:
-            await asyncio.sleep(LOOK_SECONDS)
+        await until_ended(
+            lambda: any(not stream.is_closed for stream in self._streams), self.options.drain_timeout
+        )
 
     async def stop(self) -> None:
         """Refuse new requests. Ray waits for the open ones."""
