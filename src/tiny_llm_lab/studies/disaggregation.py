@@ -21,7 +21,7 @@ PROMPTS = (512, 2048, 8192)  # tokens: the least, the median, the most
 RATIOS = (1, 4, 16, 64)  # tokens of a prompt for each token of its answer
 TTFT = 4.0  # seconds: the promise for the first token of nine requests in ten
 TBTS = tuple(0.025 * 2 ** (step / 2) for step in range(11))  # promises for the P99 TBT: 25 to 800 ms
-SHOWN = (TBTS[4], TBTS[8])
+SHOWN = (TBTS[3], TBTS[4], TBTS[8])
 DIFFERS = (
     "Chunks: requests per second of 8 devices with the best budget. ×: with the best P:D, as a multiple of it.",
     f"Within the promises: P90 of the first token {TTFT:g} s, P99 between tokens as in the first column.",
