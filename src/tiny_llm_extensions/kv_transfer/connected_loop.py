@@ -63,9 +63,9 @@ class ConnectedLoop(HeldRequests[Served, int]):
             if not is_idle and time.perf_counter() > end:
                 break
         finished = set(self.connector.get_finished())
-        self.ready += (sequence for sequence in self.coming if sequence in finished)
-        for sequence in finished.intersection(self.coming):
+        for sequence in [each for each in self.coming if each in finished]:
             del self.coming[sequence]
+            self.ready.append(sequence)
         return has_lost
 
     def wait(self) -> None:
