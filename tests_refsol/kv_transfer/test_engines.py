@@ -1,6 +1,6 @@
 """Two engines, one of which computes prompts for the other: answers are those of one, whatever goes wrong between them.
 
-TINY_LLM_KV_LOADS is the number of random loads for each pair of ports.
+KV_LOADS is the number of random loads for each pair of ports.
 """
 
 import os
@@ -17,7 +17,7 @@ from tiny_llm_ref.serving import StructuredOutputsParams
 
 from .pairs import FAULTS, LEAVING, PATIENCE, Asked, Pair, alone, compare, engine
 
-LOADS = int(os.environ.get("TINY_LLM_KV_LOADS", "4"))
+LOADS = int(os.environ.get("KV_LOADS", "4"))
 PORTS = [(one, other) for one in installed_backends() for other in installed_backends()]
 EXTRA = {"patience": 60.0}  # a busy machine is no fault
 SENDS = {"kv_role": "kv_producer", "kv_port": 0, "kv_buffer_size": 4e6, "kv_connector_extra_config": EXTRA}

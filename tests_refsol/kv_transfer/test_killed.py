@@ -1,6 +1,6 @@
 """Engines in processes of their own, one of which is killed: nothing is wrong, and nothing stays behind.
 
-TINY_LLM_KV_KILLS is the number of processes that are killed on each side.
+KV_KILLS is the number of processes that are killed on each side.
 """
 
 import json
@@ -18,7 +18,7 @@ from tiny_llm_ref import SamplingParams
 from .pairs import engine, until
 from .test_engines import PROMPTS, READS, ROOM, SENDS
 
-KILLS = int(os.environ.get("TINY_LLM_KV_KILLS", "1"))
+KILLS = int(os.environ.get("KV_KILLS", "1"))
 BACKEND, PROMPT, ANSWER = installed_backends()[-1], PROMPTS[4], 6
 SHARED = Path("/dev/shm")
 
