@@ -18,6 +18,7 @@ from tiny_llm_server.disaggregated.client_request import ClientRequest
 from tiny_llm_server.disaggregated.engines import DECODE, PREFILL, Engine, started
 from tiny_llm_server.disaggregated.proxy_app import create_proxy_app
 from tiny_llm_server.disaggregated.split_loads import Route, SplitLoads
+from tiny_llm_server.openai_api.draining_server import DrainingServer
 from tiny_llm_server.openai_api.server_options import ServerOptions
 from tiny_llm_server.server import create_app
 
@@ -325,9 +326,9 @@ def test_a_process_that_is_killed_is_started_again_and_ends_with_the_proxy():
 
 def test_a_process_that_never_gets_ready_ends_the_proxy():
     engines = started(DECODE, 1, [*FAKE, "--fails"], 1)
-    with BackgroundServer(create_proxy_app(ServerOptions(), engines, 256), wait=False) as server:
-        until(lambda: not server._thread.is_alive())
-        failure = server.server.service.failure
+    server = DrainingServer(create_proxy_app(ServerOptions(), engines, 256), "127.0.0.1", 0)
+    server.run()
+    failure = server.service.failure
     assert isinstance(failure, FatalError) and "ended before it was ready" in str(failure)
 
 

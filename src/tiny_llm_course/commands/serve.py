@@ -113,7 +113,8 @@ def end_with_stdin() -> None:
     """Drain and end this process when standard input is closed."""
 
     def wait() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 4096):  # not by `sys.stdin`, whose lock would outlive the other threads
+            pass
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
