@@ -27,7 +27,7 @@ async def exchange(
     reader, writer = await asyncio.wait_for(connecting, CONNECT_SECONDS)
     http, length = h11.Connection(h11.CLIENT), str(len(body))
     sent = {**(headers or {}), "Host": address, "Connection": "close", "Content-Length": length}
-    lines = [(name, value.encode("latin-1")) for name, value in sent.items()]
+    lines = [(name.encode(), value.encode("latin-1")) for name, value in sent.items()]
     request = h11.Request(method=method, target=target, headers=lines)
     try:
         for event in (request, h11.Data(data=body), h11.EndOfMessage()):

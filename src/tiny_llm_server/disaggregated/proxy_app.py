@@ -1,6 +1,7 @@
 """The proxy as an app: the probes of any server, and every other path of the API by an engine."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.requests import Request
@@ -26,7 +27,8 @@ def create_proxy_app(options: ServerOptions, engines: Sequence[Engine], least: i
     Args:
         least: tokens of a prompt that is computed elsewhere, see `SplitLoads`.
     """
-    make = resolve_serving(options.solution).ReplicaLoads
+    names: Any = resolve_serving(options.solution)
+    make = names.ReplicaLoads
     loads = SplitLoads(make(BLOCK), make(BLOCK, max_blocks=0), least)
     metrics = ProxyMetrics(engines, loads)
     app = app_shell(lambda app: ProxyService(options, engines, loads, metrics), options, metrics)
