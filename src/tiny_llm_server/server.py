@@ -30,7 +30,7 @@ from .openai_api.middleware import Guard, RequestIds, SteppedRoute
 from .openai_api.server_log import ThroughputLog
 from .openai_api.server_options import ServerOptions
 from .openai_api.service import EngineService
-from .openai_api.service_contract import ModelService, Service
+from .openai_api.service_contract import ModelService, RunningService
 from .openai_api.submission import chat_ids, check_ready, prompt_ids, service_of, text_of
 from .openai_api.tool_use import template_variables
 
@@ -88,7 +88,7 @@ def app_around(
         sends_ids: see `RequestIds`.
     """
 
-    async def report(service: Service) -> None:
+    async def report(service: RunningService) -> None:
         """Write about throughput, once there are requests to serve."""
         while options.log_stats and service.context is None:
             await asyncio.sleep(1)
@@ -105,16 +105,16 @@ def app_around(
     return app
 
 
-async def no_report(service: Service) -> None:
+async def no_report(service: RunningService) -> None:
     """Write nothing."""
 
 
 def app_shell(
-    make_service: Callable[[FastAPI], Service],
+    make_service: Callable[[FastAPI], RunningService],
     options: ServerOptions,
     metrics: Metrics,
     sends_ids: bool = True,
-    report: Callable[[Service], Coroutine[object, object, None]] = no_report,
+    report: Callable[[RunningService], Coroutine[object, object, None]] = no_report,
 ) -> FastAPI:
     """What is the same for every server: middleware, errors, probes, and a service that runs while the app does.
 

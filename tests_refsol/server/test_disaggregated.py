@@ -15,7 +15,7 @@ from tiny_llm_extensions.llm import LLM
 from tiny_llm_ref import serving as s
 from tiny_llm_server.background_server import BackgroundServer
 from tiny_llm_server.disaggregated.client_request import ClientRequest
-from tiny_llm_server.disaggregated.engines import DECODE, PREFILL, Engine, started
+from tiny_llm_server.disaggregated.engines import DECODE, PREFILL, ProxiedEngine, started
 from tiny_llm_server.disaggregated.proxy_app import create_proxy_app
 from tiny_llm_server.disaggregated.split_loads import Route, SplitLoads
 from tiny_llm_server.openai_api.draining_server import DrainingServer
@@ -131,8 +131,8 @@ def test_the_limit_of_an_answer_counts_as_far_as_it_is_one(fields, tokens):
 
 @contextmanager
 def proxy_of(prefill, decode, least=256, **options):
-    engines = [Engine(PREFILL, one.address) for one in prefill] + [
-        Engine(DECODE, one.address) for one in decode
+    engines = [ProxiedEngine(PREFILL, one.address) for one in prefill] + [
+        ProxiedEngine(DECODE, one.address) for one in decode
     ]
     app = create_proxy_app(ServerOptions(**options), engines, least)
     with BackgroundServer(app) as server:
@@ -347,7 +347,9 @@ def engine(request, loaded):
 
 
 def test_a_fake_answers_as_an_engine_does(engine):
-    with BackgroundServer(create_proxy_app(ServerOptions(), [Engine(DECODE, engine)], 10**6)) as server:
+    with BackgroundServer(
+        create_proxy_app(ServerOptions(), [ProxiedEngine(DECODE, engine)], 10**6)
+    ) as server:
         with client_of(server) as client:
             asked = {"model": "tiny-qwen3", "prompt": "a", "max_tokens": 3, "temperature": 0}
             whole = client.completions.create(**asked).choices[0].text

@@ -206,14 +206,14 @@ def engine_app(options: argparse.Namespace, served: "ServerOptions") -> "FastAPI
 
 def proxy_app(options: argparse.Namespace, served: "ServerOptions") -> "FastAPI":
     """The proxy in front of engines in other processes, which are started here if the options ask for it."""
-    from tiny_llm_server.disaggregated.engines import DECODE, PREFILL, Engine, started
+    from tiny_llm_server.disaggregated.engines import DECODE, PREFILL, ProxiedEngine, started
     from tiny_llm_server.disaggregated.proxy_app import create_proxy_app
 
     command = ["-m", "tiny_llm_course.commands.serve", *options.engine_words]
     servers, counts = (options.prefill_servers, options.decode_servers), options.disaggregated or (0, 0)
     share, engines = max(1, (os.cpu_count() or 1) // max(1, sum(counts))), []
     for role, addresses, count in zip((PREFILL, DECODE), servers, counts, strict=True):
-        engines += [Engine(role, address) for address in addresses or ()]
+        engines += [ProxiedEngine(role, address) for address in addresses or ()]
         engines += started(role, count, command, share)
     return create_proxy_app(served, engines, options.min_remote_prefill)
 

@@ -22,7 +22,7 @@ DEAD = b"the engine is dead"  # as `/health` says it
 LOOK_SECONDS, PATIENCE = 0.5, 10.0  # between two looks, and for one: a busy engine may need some time
 
 
-class Engine:
+class ProxiedEngine:
     """An engine with OpenAI's API.
 
     Args:
@@ -86,7 +86,7 @@ class Engine:
             self.process.wait()
 
 
-def started(role: str, count: int, command: Sequence[str], share: int) -> list[Engine]:
+def started(role: str, count: int, command: Sequence[str], share: int) -> list[ProxiedEngine]:
     """Engines in processes of their own on this machine, on free ports; they start when they are watched.
 
     Args:
@@ -102,7 +102,7 @@ def started(role: str, count: int, command: Sequence[str], share: int) -> list[E
         # Its input ends with this process. Ctrl-C is for this one alone, which lets the open requests end.
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "start_new_session": True}
         start = partial(subprocess.Popen, line, env=environment, **pipes)
-        engines.append(Engine(role, f"{HOST}:{port}", start))
+        engines.append(ProxiedEngine(role, f"{HOST}:{port}", start))
     return engines
 
 

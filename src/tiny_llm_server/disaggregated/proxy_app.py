@@ -12,7 +12,7 @@ from tiny_llm_engine.solutions.solution import resolve_serving
 from ..openai_api.server_options import ServerOptions
 from ..openai_api.submission import check_ready
 from ..server import app_shell
-from .engines import Engine
+from .engines import ProxiedEngine
 from .proxy_metrics import ProxyMetrics
 from .proxy_service import ProxyService
 from .split_loads import SplitLoads
@@ -21,7 +21,7 @@ BLOCK = 32  # numbers of `ClientRequest.prompt`: the grain in which prefixes are
 PATHS = ("/v1/{rest:path}", "/tokenize", "/detokenize")
 
 
-def create_proxy_app(options: ServerOptions, engines: Sequence[Engine], least: int) -> FastAPI:
+def create_proxy_app(options: ServerOptions, engines: Sequence[ProxiedEngine], least: int) -> FastAPI:
     """The proxy in front of these engines.
 
     Args:

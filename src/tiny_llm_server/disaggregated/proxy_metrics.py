@@ -7,7 +7,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from .engines import Engine
+from .engines import ProxiedEngine
 from .split_loads import SplitLoads
 
 # What may become of a request: where its prompt is computed, and what went wrong.
@@ -20,7 +20,7 @@ class ProxyMetrics:
     Blocks, bytes and seconds of transfers are counted where they happen: by the engines.
     """
 
-    def __init__(self, engines: Sequence[Engine], loads: SplitLoads):
+    def __init__(self, engines: Sequence[ProxiedEngine], loads: SplitLoads):
         self._engines, self._loads, self._registry = engines, loads, CollectorRegistry()
         about = "requests, by where their prompts are computed and by what went wrong"
         self._events = Counter("tiny_llm:proxy_requests", about, ["event"], registry=self._registry)

@@ -18,7 +18,7 @@ from ..replicas.replica_stream import LOST as HAS_DIED
 from ..replicas.replica_stream import RETRIES
 from ..replicas.replicated_service import until_ended
 from .client_request import ClientRequest
-from .engines import DECODE, PREFILL, Engine
+from .engines import DECODE, PREFILL, ProxiedEngine
 from .exchange import LOST, exchange, fetched
 from .proxy_metrics import ProxyMetrics
 from .split_loads import SplitLoads
@@ -30,7 +30,7 @@ NO_ENGINE = "no engine that decodes is ready: try again later"
 
 
 class ProxyService:
-    """Sends each request to its engines; see `Service`.
+    """Sends each request to its engines; see `RunningService`.
 
     Args:
         engines: those behind the proxy.
@@ -40,7 +40,11 @@ class ProxyService:
     context = None  # the engines know it
 
     def __init__(
-        self, options: ServerOptions, engines: Sequence[Engine], loads: SplitLoads, metrics: ProxyMetrics
+        self,
+        options: ServerOptions,
+        engines: Sequence[ProxiedEngine],
+        loads: SplitLoads,
+        metrics: ProxyMetrics,
     ):
         self.options, self.loads, self.metrics = options, loads, metrics
         self.engines = {engine.address: engine for engine in engines}

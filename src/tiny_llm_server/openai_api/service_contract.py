@@ -85,7 +85,7 @@ class AnswerStream(AsyncIterable[Sequence[Piece]], Protocol):
         """The reader leaves: its answers end."""
 
 
-class Service(Protocol):
+class RunningService(Protocol):
     """Knows the state of a server: "starting", "ready", "stopping", "stopped" or "dead"."""
 
     options: ServerOptions
@@ -106,7 +106,7 @@ class Service(Protocol):
         """Refuse new requests, and let the open ones end."""
 
 
-class ModelService(Service, Protocol):
+class ModelService(RunningService, Protocol):
     """A service that submits prompts to a model."""
 
     names: ServingPackage

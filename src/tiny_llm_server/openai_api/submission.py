@@ -13,7 +13,7 @@ from tiny_llm_engine.solutions.solution_types import SamplingParams, ServingPack
 from .errors import ApiError, not_serving
 from .finite_schema import finite
 from .schemas import GenerationBody, Message
-from .service_contract import AnswerStream, ModelService, Service, ServiceRequest
+from .service_contract import AnswerStream, ModelService, RunningService, ServiceRequest
 
 LOG = logging.getLogger("tiny_llm.server")
 NO_NAMES: Json = {}
@@ -190,7 +190,7 @@ def structured_outputs(
     return next((names.StructuredOutputsParams(**form) for form in forms.values()), None)
 
 
-def check_ready(service: Service) -> None:
+def check_ready(service: RunningService) -> None:
     """Check that requests are taken.
 
     Raises:
