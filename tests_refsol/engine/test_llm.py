@@ -861,6 +861,7 @@ EFFECTS = {
     "pipeline_parallel_size": (2, None),  # in test_ranks.py
     "async_scheduling": (True, lambda llm: (type(llm.engine.loop.calls), type(llm.engine.runner))),
     "speculative_config": ({"method": "ngram"}, lambda llm: len(llm.engine.loop.hooks.commit)),
+    "kv_transfer_config": (None, None),  # in kv_transfer/test_engines.py
 }
 ENDLESS = SamplingParams(max_tokens=99, ignore_eos=True)
 
