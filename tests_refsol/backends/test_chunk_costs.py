@@ -26,9 +26,15 @@ def test_activations_grow_with_the_chunk(b):
     """About as the chunk, at one context; the table of scores of simple attention is the larger part.
 
     Four times the chunk would take sixteen times the memory if it grew as the square. On a busy machine, MLX counts an
-    array a little early or late: hence the wide bounds.
+    array a little early or late: hence the wide bounds, and the least of three.
     """
-    simple, device = (chunk_costs.activation_bytes(b, name, (16, 64), 512) for name in ("simple", "device"))
+    tries = [
+        [chunk_costs.activation_bytes(b, name, (16, 64), 512) for name in ("simple", "device")]
+        for _ in range(3)
+    ]
+    simple, device = (
+        {size: min(each[size] for each in of_way) for size in (16, 64)} for of_way in zip(*tries, strict=True)
+    )
     assert 2 < simple[64] / simple[16] < 12, simple
     assert 1.5 < device[64] / device[16] < 12, device
     table = 64 * 512 * 4 * 4  # queries, keys, heads, bytes
