@@ -215,10 +215,10 @@ def _biases(given: object) -> dict[int, float]:
 
 
 def _extra(given: Any) -> Mapping[str, Any] | None:
-    """Arguments of extensions; None if there are none.
+    """Checks the arguments for extensions; an empty mapping becomes None.
 
     Raises:
-        ValueError: they are of no extension.
+        ValueError: no extension takes them.
     """
     params = given.get("kv_transfer_params") if isinstance(given, Mapping) else None
     if given and (len(given) != 1 or not isinstance(params, Mapping)):

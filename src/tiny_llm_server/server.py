@@ -197,7 +197,7 @@ def add_probes(app: FastAPI, metrics: Metrics) -> None:
         service = service_of(request)
         if service.state in ("starting", "dead"):
             raise not_serving(service.state)
-        address = getattr(service, "kv_address", None)  # of replicas there is none
+        address = getattr(service, "kv_address", None)  # replicas have no such address
         return {"status": service.state} | ({"kv_transfer": address} if address else {})
 
     @app.get("/ready", responses={503: WRONG})

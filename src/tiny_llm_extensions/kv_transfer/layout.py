@@ -39,7 +39,7 @@ class Layout:
         """The layout that another engine has sent.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the message describes no valid layout.
         """
         made = cls(**message)
         numbers = [made.block_size, made.layers, made.heads, made.head_dim]

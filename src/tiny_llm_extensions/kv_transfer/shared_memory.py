@@ -41,8 +41,8 @@ def mapped(name: str, size: int, flags: int = os.O_RDONLY) -> mmap.mmap:
     """The memory with this name.
 
     Raises:
-        OSError: there is none, or it belongs to another user.
-        ValueError: the name is none, or it is smaller.
+        OSError: there is no such segment, or another user owns it.
+        ValueError: the name is not valid, or the segment is smaller than asked for.
     """
     from _posixshmem import shm_open
 

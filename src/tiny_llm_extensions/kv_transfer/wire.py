@@ -109,7 +109,7 @@ def receive_block(
     """The next block, the digest of its text, and its row.
 
     Raises:
-        Refused: there is none, or its bytes are damaged. See `received`, too.
+        Refused: no block follows, or its bytes are damaged. See `received`, too.
     """
     message = received(channel)
     block = SavedBlock(*(int(message[name]) for name in ("start", "stop", "row")))

@@ -51,7 +51,7 @@ class ChunkCost:
         return cls(*np.maximum(found, 0).tolist())
 
     def seconds(self, tokens: int, past: int = 0) -> float:
-        """Of a step with so many tokens of a prompt that has `past` before them."""
+        """The cost of a step that computes `tokens` of a prompt after `past` others."""
         return self.a + self.b * tokens + self.c * pairs(tokens, past)
 
     def tokens_within(self, seconds: float, past: int, most: int) -> int:

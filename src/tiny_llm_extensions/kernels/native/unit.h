@@ -67,7 +67,7 @@ static inline void add_tiles(const uint16_t* x, const void* first, const void* s
   _tile_dpbf16ps(7, 1, 3);
 }
 
-// Where 32 rows of 32 sums are in memory: the tile on the right and the tile below begin so many numbers later.
+// Where the four tiles of 32 rows by 32 sums lie in memory. `right` and `below` count numbers.
 struct SumsAt {
   float* sums;
   int64_t right, below, stride;

@@ -21,7 +21,7 @@ static uint16_t* value_tiles(const Chunk<Number>& c, int64_t kv_head, int64_t bl
   return (uint16_t*)c.packed_values + (place * c.padded() + token) * LINE;
 }
 
-// A row of keys or values as bf16 numbers; zeros where there is none.
+// Splits a row of keys or values into bf16 numbers; a negative row number gives zeros.
 template <typename Number>
 static void split_row(const Chunk<Number>& c, const Rows<Number>& rows, int64_t row, Number* room, uint16_t* upper,
                       uint16_t* rest) {
