@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiny_llm_extensions.kv_transfer.config import KVTransferConfig
-from tiny_llm_extensions.kv_transfer.transfers import Incoming, Outbox, Refused, SavedBlock, text_digest
+from tiny_llm_extensions.kv_transfer.transfers import Refused, SavedBlock, text_digest
+from tiny_llm_ref.serving import Incoming, Outbox
 
 TEXT = [*range(100, 121)]  # five blocks of 4, and one token
 

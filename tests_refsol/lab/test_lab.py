@@ -35,7 +35,7 @@ from tiny_llm_lab.studies import (
     single_prompt,
 )
 from tiny_llm_lab.studies.catalogue import ALL, STUDIES
-from tiny_llm_lab.studies.disaggregated_serving import Load, Ready, Split, arrivals, table_of_arrived
+from tiny_llm_lab.studies.disaggregated_serving import Load, Split, table_of_arrived
 from tiny_llm_lab.studies.hardware import DECODE, DECODE_CONTEXT, HARDWARE, PREFILL
 from tiny_llm_lab.studies.operator_times import A40_LLAMA2_70B, A100_LLAMA3_8B
 from tiny_llm_lab.studies.served import StudyPlan, options_of, serve_in_stages, serve_trace
@@ -365,22 +365,15 @@ SPECS = [*traffic(LENGTHS, 3.0, 48, seed=0)]
 LOAD = Load(HARDWARE["yi-34b"], PLAN.names, SPECS, LENGTHS.most)
 
 
-@pytest.mark.parametrize("devices", [1, 3])
-def test_every_token_of_a_prompt_but_the_last_is_sent_once(devices):
-    ready, sent = LOAD.computed(devices), Counter()
-    for time, number, tokens in ready:
-        sent[number] += tokens
-        assert time > SPECS[number].time
+@pytest.mark.parametrize("split", [Split(1, 7), Split(3, 5)])
+def test_every_token_of_a_prompt_but_the_last_is_sent_once(split):
+    computed, sent = LOAD.computed(split), Counter()
+    for each in computed:
+        sent[each.request] += each.tokens
+        assert each.time > SPECS[each.request].time
     assert sent == {number: spec.tokens - 1 for number, spec in enumerate(SPECS)}
-    assert ready == sorted(ready) and max(tokens for *_, tokens in ready) <= 2048
-
-
-def test_a_device_sends_and_receives_one_chunk_at_a_time():
-    ready = [Ready(1.0, 0, 10), Ready(1.0, 1, 10), Ready(2.0, 0, 5), Ready(2.0, 2, 0)]
-    assert arrivals(ready, Split(2, 1), 0.0) == {0: 2.0, 1: 1.0, 2: 2.0}, "a link without a limit is none"
-    assert arrivals(ready, Split(2, 1), 1.0) == {0: 26.0, 1: 21.0, 2: 26.0}, "one receiver"
-    assert arrivals(ready, Split(2, 2), 1.0) == {0: 16.0, 1: 11.0, 2: 16.0}, "a pair each"
-    assert arrivals(ready[3:], Split(2, 2), 1.0) == {2: 2.0}, "a prompt of one token has nothing to send"
+    assert computed == sorted(computed) and max(each.tokens for each in computed) <= 2048
+    assert {each.sender for each in computed} == {f"P{number}" for number in range(split.prefill)}
 
 
 def test_a_request_whose_prompt_has_arrived_computes_its_last_token_and_after_a_preemption_all():
@@ -392,7 +385,7 @@ def test_a_request_whose_prompt_has_arrived_computes_its_last_token_and_after_a_
 
 
 def test_answers_whose_prompts_are_elsewhere_begin_after_them_and_wait_for_none():
-    arrived = arrivals(LOAD.computed(5), Split(5, 3), LOAD.hardware.kv_bytes / 25e9)
+    arrived = PLAN.names.arrivals(LOAD.computed(Split(5, 3)), LOAD.hardware.kv_bytes / 25e9)
     found, again = LOAD.decoded(arrived, 3), LOAD.decoded(arrived, 3)
     assert found.ttfts.tolist() == again.ttfts.tolist()
     waits = [arrived[number] - SPECS[number].time for number in range(0, 48, 3)]

@@ -11,13 +11,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tiny_llm_course.commands import serve
 from tiny_llm_engine.machine.terminal import FatalError
+from tiny_llm_extensions.kv_transfer.transfers import Route
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_ref import serving as s
 from tiny_llm_server.background_server import BackgroundServer
 from tiny_llm_server.disaggregated.client_request import ClientRequest
 from tiny_llm_server.disaggregated.engines import DECODE, PREFILL, ProxiedEngine, started
 from tiny_llm_server.disaggregated.proxy_app import create_proxy_app
-from tiny_llm_server.disaggregated.split_loads import Route, SplitLoads
 from tiny_llm_server.openai_api.draining_server import DrainingServer
 from tiny_llm_server.openai_api.server_options import ServerOptions
 from tiny_llm_server.server import create_app
@@ -36,7 +36,7 @@ TEXTS = {
 
 
 def loads(prefill=("p", "q"), decode=("c", "d"), least=8):
-    made = SplitLoads(s.ReplicaLoads(4), s.ReplicaLoads(4, max_blocks=0), least)
+    made = s.SplitLoads(s.ReplicaLoads(4), s.ReplicaLoads(4), least)
     made.set_engines(prefill, decode)
     return made
 
@@ -61,12 +61,13 @@ def test_prompts_go_to_the_engine_that_will_have_computed_them_first():
     assert made.prefill.outstanding == {"p": 9, "q": 21} and made.decode.outstanding == {"c": 2, "d": 2}
 
 
-def test_a_prefix_is_a_discount_for_prompts_alone():
+def test_a_conversation_goes_back_to_its_past_and_a_short_turn_needs_no_transfer():
     made = loads()
     made.send(0, range(12), 1)
     made.finish(0)
-    assert made.send(1, range(16), 1) == Route("d", "p"), "the other decode engine, the same prefill engine"
-    assert made.prefill.outstanding["p"] == 4
+    assert made.send(1, range(16), 1) == Route("c") and made.decode.outstanding["c"] == 5
+    assert made.send(2, range(32), 1) == Route("c", "p"), "16 tokens are new to it"
+    assert made.decode.outstanding["c"] == 6 and made.prefill.outstanding["p"] == 20
 
 
 def test_without_an_engine_for_prompts_all_is_computed_where_it_is_decoded():

@@ -54,6 +54,10 @@ __getattr__ = imported_later(
         ".buckets.padding": "pad_decode_reads pad_inputs",
         ".cold_blocks.cold_blocks": "ColdBlocks KeepingCache Level",
         ".cold_blocks.swap_or_compute": "blocks_to_bring_back",
+        ".disaggregation.incoming": "Incoming",
+        ".disaggregation.outbox": "Outbox",
+        ".disaggregation.overlap": "arrivals",
+        ".disaggregation.split_loads": "SplitLoads",
         ".parallel.expert_exchange": "ExchangePlan exchange_plan",
         ".parallel.fill_stages": "fill_stages",
         ".parallel.shards": (

@@ -87,6 +87,7 @@ __getattr__ = imported_later(
         ".grouped_product": "grouped_matmul grouped_product_by_expert",
         ".mixture": "ExpertParallelMixture MixtureOfExperts SummedMixture mlp_of stack_experts",
         ".pipeline_stage": "PipelineStage",
+        ".received_rows": "adopt_row",
         ".tensor_parallel": (
             "Qwen3ModelTensorParallel RowParallelLinear VocabParallelEmbedding gather_logits sum_over_ranks"
         ),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 __all__ = [
     "AnswerSequence", "Array", "BatchCache", "BlockAllocator", "BlockTable", "Bucket", "Buckets", "Event",
-    "HybridScheduler", "KvCache", "Network", "PackedBatch", "PackedModel", "Part", "Piece", "PortNames", "Request",
-    "RequestStream", "Sampled", "SamplingParams", "ServingModel", "ServingPackage", "Shard", "StepProfile",
+    "HybridScheduler", "Incoming", "KvCache", "Network", "Outbox", "PackedBatch", "PackedModel", "Part", "Piece", "PortNames", "Request",
+    "RequestStream", "Sampled", "SamplingParams", "ServingModel", "ServingPackage", "Shard", "SplitLoads", "StepProfile",
     "StructuredOutputsParams",
 ]  # fmt: skip
 
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from tiny_llm_ref.serving.buckets import buckets, padding
     from tiny_llm_ref.serving.buckets.buckets import Buckets
     from tiny_llm_ref.serving.cold_blocks import swap_or_compute
+    from tiny_llm_ref.serving.disaggregation import overlap
+    from tiny_llm_ref.serving.disaggregation.incoming import Incoming
+    from tiny_llm_ref.serving.disaggregation.outbox import Outbox
+    from tiny_llm_ref.serving.disaggregation.split_loads import SplitLoads
     from tiny_llm_ref.serving.parallel import expert_exchange, fill_stages, shards
     from tiny_llm_ref.serving.parallel.shards import Shard
     from tiny_llm_ref.serving.policies import step_profile
@@ -79,11 +83,15 @@ if TYPE_CHECKING:
             Turns,
         )
         from tiny_llm_ref.serving.cold_blocks.cold_blocks import ColdBlocks, KeepingCache, Level
+        from tiny_llm_ref.serving.disaggregation.incoming import Incoming
+        from tiny_llm_ref.serving.disaggregation.outbox import Outbox
+        from tiny_llm_ref.serving.disaggregation.split_loads import SplitLoads
         from tiny_llm_ref.serving.parallel.shards import Shard
         from tiny_llm_ref.serving.policies import POLICIES
         from tiny_llm_ref.serving.policies.slack import SlackScheduler
         from tiny_llm_ref.serving.speculation.prompt_lookup import PromptLookup
 
+        arrivals = staticmethod(overlap.arrivals)
         batch_generate = staticmethod(serving.batch_generate)
         blocks_to_bring_back = staticmethod(swap_or_compute.blocks_to_bring_back)
         check_tensor_parallel = staticmethod(shards.check_tensor_parallel)
@@ -141,6 +149,7 @@ if TYPE_CHECKING:
         create_batch_cache = staticmethod(torch_backend.create_batch_cache)
         create_kv_pools = staticmethod(torch_backend.create_kv_pools)
         dequantize_weights = staticmethod(torch_backend.dequantize_weights)
+        adopt_row = staticmethod(torch_backend.adopt_row)
         fill_placeholders = staticmethod(torch_backend.fill_placeholders)
         finish_attention = staticmethod(torch_backend.finish_attention)
         flash_attention_device = staticmethod(torch_backend.flash_attention_device)

@@ -102,7 +102,9 @@ class TinyConnector:
     def update_state_after_alloc(self, sequence: SequenceState, num_external_tokens: int) -> None:
         """See `KVConnector`."""
         self._asked.add(sequence)
-        self._fetches[sequence] = Fetch(self.here, sequence, params_of(sequence), self._news)
+        patience, known = self.here.config.patience, (sequence.prompt_tokens, sequence.num_computed)
+        incoming = self.port.serving.Incoming(*known, patience, self.here.clock() + patience)
+        self._fetches[sequence] = Fetch(self.here, incoming, sequence, params_of(sequence), self._news)
 
     def build_connector_meta(self) -> Iterator[Load]:
         """See `KVConnector`. One block of each request after the other."""
@@ -180,7 +182,9 @@ def open_producer(port: Port, runner: PackedRunner, here: Here) -> Producer:
         except (OSError, ImportError) as error:
             LOG.warning(f"keys and values go over TCP, because shared memory failed: {error}")
     memory = mmap.mmap(-1, size) if segment is None else segment.memory
-    return Producer(here, given_of(port).host_pages(runner.pools, rows, memory), segment)
+    pages = given_of(port).host_pages(runner.pools, rows, memory)
+    outbox = port.serving.Outbox(pages.num_rows, here.layout.block_size, config.abort_request_timeout)
+    return Producer(here, pages, segment, outbox)
 
 
 def open_connector(

@@ -8,12 +8,13 @@ from socket import create_connection
 from typing import Any
 
 from tiny_llm_engine.request_life import SequenceState
+from tiny_llm_engine.solutions.solution_types import Incoming
 
 from ..parallel.channel import Channel
 from .layout import Layout
 from .protocol import Load
 from .shared_memory import mapped
-from .transfers import Incoming, Refused
+from .transfers import Refused
 from .wire import Here, ask, receive_block
 
 
@@ -22,26 +23,30 @@ class Fetch(threading.Thread):
 
     Args:
         here: this engine.
+        incoming: decides what to take.
         sequence: the request.
         params: `kv_transfer_params` of it, which say where the prompt is.
         news: set when something has come.
 
     Attributes:
-        incoming: decides what to take.
         arrived: what was not copied yet.
         is_over: whether nothing more arrives.
         error: why, if something is missing.
         begun: when it was asked for, in seconds.
     """
 
-    def __init__(self, here: Here, sequence: SequenceState, params: Mapping[str, Any], news: threading.Event):
+    def __init__(
+        self,
+        here: Here,
+        incoming: Incoming,
+        sequence: SequenceState,
+        params: Mapping[str, Any],
+        news: threading.Event,
+    ):
         super().__init__(name="kv-consumer", daemon=True)
-        self.here, self.sequence, self.params, self.news = here, sequence, params, news
+        self.here, self.incoming, self.news = here, incoming, news
+        self.sequence, self.params = sequence, params
         self.begun = here.clock()
-        patience = here.config.patience
-        self.incoming = Incoming(
-            sequence.prompt_tokens, sequence.num_computed, patience, self.begun + patience
-        )
         self.arrived: deque[Load] = deque()
         self.is_over, self.error = False, self.incoming.lateness
         self._channel: Channel | None = None

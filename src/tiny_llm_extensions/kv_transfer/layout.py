@@ -74,7 +74,7 @@ class Layout:
 def write_row(
     port: Port, pools: Sequence[Any], layout: Layout, row: memoryview, part: slice, slots: Sequence[int]
 ) -> None:
-    """Copies tokens of a row into the pools, whatever their own type is.
+    """Copies tokens of a row into the pools, whatever their own type is: floats by the solution's `adopt_row`.
 
     Args:
         layout: of the row; its numbers can be copied into these pools, see `Layout.why_not`.
@@ -82,16 +82,13 @@ def write_row(
         slots: where each of them goes.
     """
     places, record = port.array(list(slots)), layout.record
-    for pool, layer in zip(pools, np.frombuffer(row, record, layout.layers), strict=True):
-        keys, values, *scales = (layer[name][part] for name in record.names or ())
-        if layout.kind in PLAIN:
-            pool.write(places, *(port.array(floats(each), port.float_dtype) for each in (keys, values)))
-        else:  # as they are kept
-            scales = [port.array(floats(each), "bfloat16") for each in scales]
+    if layout.kind in PLAIN:
+        port.adopt_row(pools, row, layout.kind, part, places, port.dtype(port.float_dtype))
+    else:  # as they are kept
+        for pool, layer in zip(pools, np.frombuffer(row, record, layout.layers), strict=True):
+            keys, values, *scales = (layer[name][part] for name in record.names or ())
+            # bf16 is the first half of a float32.
+            kept = ((each.astype("<u4") << 16).view("<f4") for each in scales)
+            scales = [port.array(each, "bfloat16") for each in kept]
             pool.put(places, port.array(keys), port.array(values), *scales)
     port.backend_module.materialize(pools)
-
-
-def floats(numbers: np.ndarray) -> np.ndarray:
-    """Floats as they are; the bits of bf16 as float32."""
-    return (numbers.astype("<u4") << 16).view("<f4") if numbers.dtype == "<u2" else numbers

@@ -8,10 +8,11 @@ from contextlib import suppress
 from typing import Any
 
 from tiny_llm_engine.request_life import SequenceState
+from tiny_llm_engine.solutions.solution_types import Outbox
 
 from ..parallel.channel import Channel
 from .shared_memory import Segment
-from .transfers import Outbox, Refused, SavedBlock
+from .transfers import Refused, SavedBlock
 from .wire import Here, greet, proof, received, send_block
 
 LOG = logging.getLogger(__name__)
@@ -26,16 +27,16 @@ class Producer:
         here: this engine.
         pages: rows for blocks, see `HostPages`.
         segment: the memory of the rows, if others can map it.
+        outbox: decides what is kept.
 
     Attributes:
         address: where it listens.
         sent_bytes: rows that were sent.
     """
 
-    def __init__(self, here: Here, pages: Any, segment: Segment | None):
+    def __init__(self, here: Here, pages: Any, segment: Segment | None, outbox: Outbox):
         self.here, self.pages, self.segment, self.sent_bytes = here, pages, segment, 0
-        config, size = here.config, here.layout.block_size
-        self.outbox = Outbox(pages.num_rows, size, config.abort_request_timeout)
+        self.outbox, config = outbox, here.config
         self._ids: dict[SequenceState, str] = {}
         self._changed = threading.Condition()  # guards the outbox
         self._readers: set[Channel] = set()

@@ -126,14 +126,22 @@ class ReplicaLoads:
         self.finish(request)
         hashes, outstanding = self._hashes_of(prompt, self.block_size), self.outstanding
         allowed = set(self._seen if among is None else among)
-        names = [name for name in self._seen if name in allowed]
-        cached = {name: self._cached_tokens(hashes, self._seen[name], self.block_size) for name in names}
-        chosen = self._choose({name: outstanding[name] for name in names}, cached)
+        names, cached = [name for name in self._seen if name in allowed], self._cached(hashes)
+        chosen = self._choose(
+            {name: outstanding[name] for name in names}, {name: cached[name] for name in names}
+        )
         answer = self.answer_estimate if max_tokens is None else max_tokens
         self._sent[request] = SentRequest(chosen, len(prompt) - cached[chosen] + answer)
         self._seen[chosen] = self._seen.pop(chosen)
         self._seen[chosen].add(hashes)
         return chosen
+
+    def cached(self, prompt: Sequence[int]) -> dict[str, int]:
+        """Tokens at the front of a prompt that each replica has computed before."""
+        return self._cached(self._hashes_of(prompt, self.block_size))
+
+    def _cached(self, hashes: list[bytes]) -> dict[str, int]:
+        return {name: self._cached_tokens(hashes, seen, self.block_size) for name, seen in self._seen.items()}
 
     def replica_of(self, request: Hashable) -> str | None:
         """Where an open request was sent; None if it is not open."""

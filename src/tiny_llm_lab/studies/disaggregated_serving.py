@@ -5,13 +5,14 @@ steps has computed is sent while it computes the next one. A device for decodes 
 all tokens but the prompt's last one have arrived; it computes that one itself, and so chooses the first token.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from tiny_llm_course.trace.simulation.simulator import Simulation
 from tiny_llm_course.trace.workload import RequestSpec
 from tiny_llm_engine.solutions.solution_types import AnswerSequence, Event, ServingPackage
+from tiny_llm_extensions.kv_transfer.transfers import Computed
 
 from ..latency_recorder import Latencies, LatencyRecorder
 from .hardware import Hardware
@@ -30,14 +31,6 @@ class Split:
 
     def __str__(self) -> str:
         return f"{self.prefill}:{self.decode}"
-
-
-class Ready(NamedTuple):
-    """Keys and values that a step has computed: since when, of which request, and of how many tokens."""
-
-    time: float
-    number: int
-    tokens: int
 
 
 class DoorRecorder(LatencyRecorder):
@@ -71,22 +64,24 @@ class Load:
         sizes = {"max_num_batched_tokens": budget, "max_num_seqs": SEQS}
         return simulation_on(self.hardware, self.names, recorder, self.longest, **sizes, **options)
 
-    def computed(self, devices: int) -> list[Ready]:
-        """What this many devices for prompts compute, in the order of time."""
-        ready: list[Ready] = []
+    def computed(self, split: Split) -> list[Computed]:
+        """What the devices for prompts compute, in the order of time."""
+        computed: list[Computed] = []
 
         def record(event: Event) -> None:
             for part in event.parts:
                 [sequence] = part.requests
                 tokens = min(part.tokens, sequence.num_prompt_tokens - 1 - part.context)  # not the last one
-                ready.append(Ready(event.time, sequence.request_id, tokens))
+                number = sequence.request_id
+                ends = f"P{number % split.prefill}", f"D{number % split.decode}"
+                computed.append(Computed(event.time, number, tokens, *ends))
 
-        for first in range(devices):
+        for first in range(split.prefill):
             device = self._device(PROMPT_BUDGET, LatencyRecorder(), on_event=record)
-            for number in range(first, len(self.specs), devices):
+            for number in range(first, len(self.specs), split.prefill):
                 device.send(replace(self.specs[number], answer=1), number)
             device.run()
-        return sorted(ready)
+        return sorted(computed)
 
     def decoded(self, arrived: Mapping[int, float], devices: int) -> Latencies:
         """Latencies of the requests on one of the devices that decode; the others are like it.
@@ -106,23 +101,6 @@ class Load:
         device = self._device(budget, LatencyRecorder())
         device.send_all(self.specs[::devices])
         return device.run().recorder.latencies()
-
-
-def arrivals(ready: Iterable[Ready], split: Split, seconds: float) -> dict[int, float]:
-    """When the last keys and values of each request arrive, by number.
-
-    A device sends to one other device at a time, and receives from one at a time. So a chunk waits until both are free.
-
-    Args:
-        ready: what is to be sent, in the order of time.
-        seconds: that the keys and values of a token take.
-    """
-    free, arrived = dict[tuple[str, int], float](), dict[int, float]()
-    for time, number, tokens in ready:
-        ends = ("from", number % split.prefill), ("to", number % split.decode)
-        arrived[number] = max(time, *(free.get(end, 0.0) for end in ends)) + tokens * seconds
-        free.update(dict.fromkeys(ends, arrived[number]))
-    return arrived
 
 
 def table_of_arrived(names: ServingPackage) -> type:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..latency_recorder import Latencies
 from ..traffic import Lengths, traffic
 from .capacity import rate_of
-from .disaggregated_serving import Load, Split, arrivals
+from .disaggregated_serving import Load, Split
 from .hardware import HARDWARE
 from .served import StudyPlan, medians, runs_of
 from .study import Chart, Curve, Study
@@ -51,15 +51,15 @@ class Runs:
 
     def __init__(self, plan: StudyPlan, ratio: int):
         self.plan, self.lengths, self.hardware = plan, lengths_of(ratio), HARDWARE[plan.hardware]
-        self._computed = cache(lambda devices, rate, seed: self._load(rate, seed).computed(devices))
+        self._computed = cache(lambda split, rate, seed: self._load(rate, seed).computed(split))
 
     def _load(self, rate: float, seed: int) -> Load:
         specs = [*traffic(self.lengths, DEVICES * rate, DEVICES * self.plan.requests, seed)]
         return Load(self.hardware, self.plan.names, specs, self.lengths.most)
 
     def elsewhere(self, split: Split, link: float, rate: float, seed: int) -> Latencies:
-        ready = self._computed(split.prefill, rate, seed)
-        arrived = arrivals(ready, split, self.hardware.kv_bytes / link)
+        computed = self._computed(split, rate, seed)
+        arrived = self.plan.names.arrivals(computed, self.hardware.kv_bytes / link)
         return self._load(rate, seed).decoded(arrived, split.decode)
 
     def in_chunks(self, budget: int, rate: float, seed: int) -> Latencies:

@@ -15,7 +15,6 @@ from ..server import app_shell
 from .engines import ProxiedEngine
 from .proxy_metrics import ProxyMetrics
 from .proxy_service import ProxyService
-from .split_loads import SplitLoads
 
 BLOCK = 32  # numbers of `ClientRequest.prompt`: the grain in which prefixes are compared
 PATHS = ("/v1/{rest:path}", "/tokenize", "/detokenize")
@@ -28,8 +27,7 @@ def create_proxy_app(options: ServerOptions, engines: Sequence[ProxiedEngine], l
         least: tokens of a prompt that is computed elsewhere, see `SplitLoads`.
     """
     names: Any = resolve_serving(options.solution)
-    make = names.ReplicaLoads
-    loads = SplitLoads(make(BLOCK), make(BLOCK, max_blocks=0), least)
+    loads = names.SplitLoads(names.ReplicaLoads(BLOCK), names.ReplicaLoads(BLOCK), least)
     metrics = ProxyMetrics(engines, loads)
     app = app_shell(lambda app: ProxyService(options, engines, loads, metrics), options, metrics)
 

@@ -7,8 +7,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from tiny_llm_engine.solutions.solution_types import SplitLoads
+
 from .engines import ProxiedEngine
-from .split_loads import SplitLoads
 
 # What may become of a request: where its prompt is computed, and what went wrong.
 EVENTS = ("elsewhere", "alone", "prefill_failed", "retried", "failed", "refused")

@@ -10,6 +10,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tiny_llm_engine.solutions.solution_types import SplitLoads
+
 from ..openai_api.errors import HEADER, unavailable
 from ..openai_api.generation import TIMED_OUT
 from ..openai_api.http_responses import DONE, Disconnected, EventStream, event, while_connected
@@ -21,7 +23,6 @@ from .client_request import ClientRequest
 from .engines import DECODE, PREFILL, ProxiedEngine
 from .exchange import LOST, exchange, fetched
 from .proxy_metrics import ProxyMetrics
-from .split_loads import SplitLoads
 
 SENT_ON = ("authorization", "content-type")  # headers of a request
 SENT_BACK = ("content-type", "retry-after")  # of an answer

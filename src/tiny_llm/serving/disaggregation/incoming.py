@@ -1,0 +1,56 @@
+"""The consumer's side: which tokens of what arrives are taken, and when the rest is computed here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiny_llm_extensions.kv_transfer.transfers import Refused, SavedBlock, text_digest
+
+
+@dataclass
+class Incoming:
+    """A prompt whose tokens come from another engine, block by block.
+
+    Args:
+        tokens: its ids.
+        received: tokens from the front that are here, or have come.
+        patience: seconds without news after which it is late.
+        deadline: when that will be.
+    """
+
+    tokens: Sequence[int]
+    received: int
+    patience: float
+    deadline: float
+
+    @property
+    def wanted(self) -> int:
+        """Tokens that may come. The last one is computed here, because its logits choose the next token. Given."""
+        return len(self.tokens) - 1
+
+    @property
+    def lateness(self) -> str:
+        """Why it is given up when it is late. Given."""
+        return f"nothing came for {self.patience:g} s"
+
+    def is_late(self, now: float) -> bool:
+        """Whether the rest is computed here, because nothing has come for too long."""
+        # TASK 4.6.4: at the deadline itself there is still time.
+        raise NotImplementedError("week 4 day 6 task 4: Incoming.is_late")
+
+    def accept(self, block: SavedBlock, digest: str, now: float) -> range:
+        """Takes the next block.
+
+        Args:
+            block: `start` and `stop` are positions in the text. Its blocks may begin elsewhere than ours do.
+            digest: names the text up to its end, as its sender knows it; see `text_digest`.
+            now: seconds.
+
+        Returns:
+            The positions that are new here, and never the prompt's last one; none of a block that has come before.
+
+        Raises:
+            Refused: a block is missing, or it belongs to another text.
+        """
+        # TASK 4.6.4: it begins at `received` or before, or there is a gap. News, even old news, move the deadline.
+        # Check before you count: whoever catches `Refused` computes everything after `received` here.
+        raise NotImplementedError("week 4 day 6 task 4: Incoming.accept")
