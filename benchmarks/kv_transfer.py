@@ -26,6 +26,7 @@ from tiny_llm_extensions.kv_transfer.consumer import Fetch
 from tiny_llm_extensions.kv_transfer.layout import Layout
 from tiny_llm_extensions.kv_transfer.producer import Producer
 from tiny_llm_extensions.kv_transfer.shared_memory import Segment
+from tiny_llm_ref.serving import Incoming, Outbox
 
 LAYOUT, ROWS, ROUNDS = Layout("float32", 128, 30, 3, 64), 48, 7
 TOKENS = [*range(ROWS * LAYOUT.block_size + 1)]
@@ -64,7 +65,8 @@ def here(**extra: Any) -> wire.Here:
 def produce(pipe: Any) -> None:
     """Computes a prompt for each name that comes."""
     segment = Segment(2 * (ROWS + 1) * LAYOUT.row_bytes)  # the last prompt may still be there
-    producer = Producer(here(), Pages(segment.memory), segment)
+    pages, keep = Pages(segment.memory), here().config.abort_request_timeout
+    producer = Producer(here(), pages, segment, Outbox(pages.num_rows, LAYOUT.block_size, keep))
     pipe.send(producer.address)
     while name := pipe.recv():
         one: Any = Request()
@@ -90,7 +92,8 @@ def transferred(
     with sums_of(sums):
         start = time.perf_counter()
         pipe.send(name)
-        fetch = Fetch(here(transport=transport), one, where, news)
+        incoming = Incoming(TOKENS, 0, 10.0, time.monotonic() + 10.0)
+        fetch = Fetch(here(transport=transport), incoming, one, where, news)
         while last < len(TOKENS) - 1 and not fetch.has_ended:
             news.wait(0.1)
             news.clear()
