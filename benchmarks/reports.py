@@ -14,6 +14,7 @@ from . import (
     latency_report,
     quality_report,
     scheduler_report,
+    stalls_report,
     throughput_report,
 )
 from .report import Report, Speeds
@@ -31,6 +32,7 @@ REPORTS: dict[str, Callable[[Result], Report]] = {
     "kv-returning": kv_report.report_of_returning,
     "scheduler": scheduler_report.report,
     "hpu-day": hpu_day_report.report,
+    "stalls": stalls_report.report,
 }
 SPEEDS: dict[str, Callable[[Result], Speeds]] = {
     **dict.fromkeys(("latency", "decode", "prefill"), latency_report.speeds),

@@ -1,6 +1,11 @@
-"""llama.cpp's server in a process, as the wheel `xllamacpp` has it, on a GGUF file. CPU only."""
+"""llama.cpp's server in a process, as the wheel `xllamacpp` has it, on a GGUF file. CPU only.
 
+As a program, `python -m benchmarks.xllamacpp_baseline`, it listens for requests of OpenAI's API.
+"""
+
+import argparse
 import math
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,7 +32,7 @@ def readers(name: str, file: Path, _: Any, *limits: int) -> dict[str, OwnProcess
 
 
 class Server:
-    """llama.cpp's server without its network: continuous batching of greedy requests.
+    """llama.cpp's server: continuous batching of greedy requests.
 
     Args:
         file: the weights.
@@ -35,12 +40,25 @@ class Server:
         room: tokens of the longest request.
         threads: how many threads compute each call.
         has_drafts: whether n-grams of the text so far make drafts.
+        batch: tokens of a call; None for llama.cpp's default.
+        port: where it listens; 0 picks a free one.
     """
 
-    def __init__(self, file: str, rows: int, room: int, threads: int, has_drafts: bool = False):
+    def __init__(
+        self,
+        file: str,
+        rows: int,
+        room: int,
+        threads: int,
+        has_drafts: bool = False,
+        batch: int | None = None,
+        port: int = 0,
+    ):
         options = xllamacpp.CommonParams()
         options.model.path, options.verbosity = file, -1
-        options.n_parallel, options.n_ctx = rows, rows * room
+        options.n_parallel, options.n_ctx, options.port = rows, rows * room, port
+        if batch is not None:
+            options.n_batch = options.n_ubatch = batch
         options.cpuparams.n_threads = options.cpuparams_batch.n_threads = threads
         if has_drafts:
             options.speculative.types = [getattr(xllamacpp.common_speculative_type, DRAFTS)]
@@ -77,3 +95,20 @@ class Server:
         if "choices" not in found:
             raise ValueError(f"llama.cpp: {found}")
         return found
+
+
+def main() -> None:
+    """Serve a file until a signal."""
+    words = argparse.ArgumentParser()
+    words.add_argument("file")
+    words.add_argument("--host", choices=["127.0.0.1"])  # the only one that it takes
+    for name in ("rows", "room", "threads", "batch", "port"):
+        words.add_argument(f"--{name}", type=int, required=True)
+    given = vars(words.parse_args())
+    del given["host"]
+    _server = Server(**given)  # it listens as long as this name keeps it
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -72,15 +72,18 @@ class Client:
             http_client=DefaultAsyncHttpxClient(trust_env=not is_loopback(self.base_url)),
         )
 
-    async def ask(self, connection: Any, prompt: str, max_tokens: int, due: float) -> ServedRequest:
+    async def ask(
+        self, connection: Any, prompt: str, max_tokens: int, due: float, seen: ServedRequest | None = None
+    ) -> ServedRequest:
         """Send one prompt, and read its answer to the end. What goes wrong is in the result.
 
         Args:
             connection: see `connect`.
             max_tokens: how many tokens the answer may have.
             due: when it should be sent, for the result.
+            seen: the result, for a caller that reads it before the end.
         """
-        seen = ServedRequest(time.perf_counter(), due=due)
+        seen = seen or ServedRequest(time.perf_counter(), due=due)
         try:
             async with await self._send(connection, prompt, max_tokens) as stream:
                 async for chunk in stream:

@@ -124,13 +124,20 @@ def _why_not(server: Server, log: str, code: int | None) -> str:
 
 def _becomes_ready(process: subprocess.Popen, url: str) -> bool:
     deadline = time.monotonic() + START_SECONDS
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is on this machine
     while process.poll() is None and time.monotonic() < deadline:
-        with suppress(OSError), direct.open(url, timeout=5) as reply:
-            if reply.status == 200:
-                return True
+        if fetched(url) is not None:
+            return True
         time.sleep(0.2)
     return False
+
+
+def fetched(url: str) -> str | None:
+    """What a server on this machine answers with status 200; None if it answers otherwise, or not at all."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with suppress(OSError), direct.open(url, timeout=5) as reply:
+        if reply.status == 200:
+            return reply.read().decode()
+    return None
 
 
 def _end(process: subprocess.Popen) -> None:

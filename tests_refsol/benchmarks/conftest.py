@@ -1,12 +1,17 @@
-"""What the tests of benchmarks share: a command that is run and read back, and a folder for sealed results."""
+"""What the tests of benchmarks share: a command that is run and read back, a folder for results, and a server."""
 
 import json
-from collections.abc import Callable
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import uvicorn
 
 from book.tools import screens
+from tests_refsol.benchmarks.stand_in import StandIn
 from tiny_llm_course.trace import provenance
 from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_engine.solutions.port import Port
@@ -41,3 +46,18 @@ def quick_roofs(monkeypatch) -> list[int]:
         monkeypatch.setattr(kit, "read_bandwidth", lambda device: 1e9)
         monkeypatch.setattr(kit, "product_speed", lambda device, dtype, size: asked.append(size) or 2e9)
     return asked
+
+
+@pytest.fixture
+def stand_in() -> Iterator[StandIn]:
+    made = StandIn()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(made.app, log_level="error"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        made.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        while not server.started and thread.is_alive():
+            time.sleep(0.01)
+        yield made
+        server.should_exit = True
+        thread.join()
