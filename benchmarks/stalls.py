@@ -95,7 +95,7 @@ class StallsPlan:
         return max(*self.input_len, self.alone, STREAM[0] + STREAM[1] - ANSWER) + ANSWER
 
 
-class Case(NamedTuple):
+class Arrivals(NamedTuple):
     """Prompts that arrive: their number, the tokens of each, and how many come per second."""
 
     name: str
@@ -104,7 +104,7 @@ class Case(NamedTuple):
     rate: float = math.inf
 
 
-def cases_of(plan: StallsPlan, speeds: Mapping[int, float]) -> Iterator[Case]:
+def cases_of(plan: StallsPlan, speeds: Mapping[int, float]) -> Iterator[Arrivals]:
     """What is measured.
 
     Args:
@@ -112,8 +112,8 @@ def cases_of(plan: StallsPlan, speeds: Mapping[int, float]) -> Iterator[Case]:
     """
     for tokens, speed in speeds.items():
         for share in plan.load:
-            yield Case(f"{tokens:,} at {share:g}", plan.num_prompts, tokens, share * speed / tokens)
-    yield Case(f"{plan.alone:,} alone", 1, plan.alone)
+            yield Arrivals(f"{tokens:,} at {share:g}", plan.num_prompts, tokens, share * speed / tokens)
+    yield Arrivals(f"{plan.alone:,} alone", 1, plan.alone)
 
 
 def servers_of(preset: str, plan: StallsPlan, places: Sequence[Place]) -> dict[str, Server]:
@@ -123,11 +123,8 @@ def servers_of(preset: str, plan: StallsPlan, places: Sequence[Place]) -> dict[s
     if preset == "default":
         options = {name: {"max_num_batched_tokens": budget} for name, budget in BUDGETS.items()}
     else:
-        blocks = plan.num_blocks
-        options = {
-            "chunks": {"num_blocks": 2 * blocks},
-            "1:1": {"num_blocks": blocks, "disaggregated": "1:1"},
-        }
+        pair = {"num_blocks": plan.num_blocks, "disaggregated": "1:1"}
+        options = {"chunks": {"num_blocks": 2 * plan.num_blocks}, "1:1": pair}
     found = {
         f"{place.backend}, {name}": our_server(place, plan.model, shared | others)
         for place in places
@@ -138,13 +135,11 @@ def servers_of(preset: str, plan: StallsPlan, places: Sequence[Place]) -> dict[s
 
 def llama_servers(plan: StallsPlan) -> dict[str, Server]:
     """llama.cpp's server on the same file, with as many slots and threads, for each number of tokens per call."""
-    sizes = ["--rows", plan.max_num_seqs, "--room", plan.room, "--threads", os.cpu_count() or 1]
-    start = (sys.executable, "-m", "benchmarks.xllamacpp_baseline", file_of(plan.model), *sizes, "--batch")
+    sizes = f"--rows {plan.max_num_seqs} --room {plan.room} --threads {os.cpu_count() or 1}".split()
+    start = (sys.executable, "-m", "benchmarks.xllamacpp_baseline", str(file_of(plan.model)), *sizes)
     fields = {"ignore_eos": True, "cache_prompt": False}
-    return {
-        f"llama.cpp, {batch}": Server(tuple(map(str, (*start, batch))), "m", "/health", fields)
-        for batch in LLAMA_BATCHES
-    }
+    batches = {n: ("--n_batch", str(n), "--n_ubatch", str(n)) for n in LLAMA_BATCHES}
+    return {f"llama.cpp, {n}": Server((*start, *batches[n]), "m", "/health", fields) for n in batches}
 
 
 # Among streams.
@@ -192,10 +187,9 @@ async def among_streams(client: Client, prompts: Iterator[str], streams: int, lo
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
     found = figures(answers, {}, PERCENTILES)
-    speed = found["total_input_tokens"] / max(stop - start, 1e-9)
     return {
         **{name: found[name] for name in ("completed", "failed", "errors", "ttft_p50_ms", "ttft_p90_ms")},
-        "prompt_throughput": speed,
+        "prompt_throughput": found["total_input_tokens"] / max(stop - start, 1e-9),
         **of_streams([one for each in seen for one in each], start, stop),
     }
 
@@ -236,7 +230,7 @@ def counters(url: str) -> dict[str, float]:
 
 
 @dataclass
-class Bench:
+class StallsBench:
     """The runs of one command; each has a server of its own, which has answered nothing else."""
 
     plan: StallsPlan
@@ -245,7 +239,7 @@ class Bench:
     report: RunProgress
     total: int | None = None  # runs, once that is known
 
-    def run(self, name: str, case: Case, number: int) -> dict[str, Any]:
+    def run(self, name: str, case: Arrivals, number: int) -> dict[str, Any]:
         """The figures of a server in one case of a round.
 
         Raises:
@@ -271,11 +265,12 @@ class Bench:
     def prompt_speeds(self) -> dict[int, float]:
         """Prompt tokens per second that the first server computes beside the streams, by the tokens of a prompt."""
         first, plan = next(iter(self.servers)), self.plan
-        return {
-            tokens: plan.prompt_speed
-            or self.run(first, Case(f"{tokens:,} at once", plan.num_prompts, tokens), 0)["prompt_throughput"]
-            for tokens in plan.input_len
-        }
+
+        def speed(tokens: int) -> float:
+            case = Arrivals(f"{tokens:,} at once", plan.num_prompts, tokens)
+            return plan.prompt_speed or self.run(first, case, 0)["prompt_throughput"]
+
+        return {tokens: speed(tokens) for tokens in plan.input_len}
 
 
 def measure(
@@ -288,7 +283,7 @@ def measure(
     """
     before = provenance(ports[0].device)
     places = [Place(solution, port.name, port.device) for port in ports]
-    bench = Bench(plan, Texts(load_tokenizer(plan.model)), servers_of(preset, plan, places), report)
+    bench = StallsBench(plan, Texts(load_tokenizer(plan.model)), servers_of(preset, plan, places), report)
     speeds = bench.prompt_speeds()
     cases = list(cases_of(plan, speeds))
     bench.total = len(bench.servers) * len(cases) * plan.rounds

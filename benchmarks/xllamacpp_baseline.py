@@ -40,25 +40,17 @@ class Server:
         room: tokens of the longest request.
         threads: how many threads compute each call.
         has_drafts: whether n-grams of the text so far make drafts.
-        batch: tokens of a call; None for llama.cpp's default.
-        port: where it listens; 0 picks a free one.
+        others: further fields of `xllamacpp.CommonParams`.
     """
 
     def __init__(
-        self,
-        file: str,
-        rows: int,
-        room: int,
-        threads: int,
-        has_drafts: bool = False,
-        batch: int | None = None,
-        port: int = 0,
+        self, file: str, rows: int, room: int, threads: int, has_drafts: bool = False, **others: int
     ):
         options = xllamacpp.CommonParams()
         options.model.path, options.verbosity = file, -1
-        options.n_parallel, options.n_ctx, options.port = rows, rows * room, port
-        if batch is not None:
-            options.n_batch = options.n_ubatch = batch
+        options.n_parallel, options.n_ctx = rows, rows * room
+        for name, value in others.items():
+            setattr(options, name, value)
         options.cpuparams.n_threads = options.cpuparams_batch.n_threads = threads
         if has_drafts:
             options.speculative.types = [getattr(xllamacpp.common_speculative_type, DRAFTS)]
@@ -102,7 +94,7 @@ def main() -> None:
     words = argparse.ArgumentParser()
     words.add_argument("file")
     words.add_argument("--host", choices=["127.0.0.1"])  # the only one that it takes
-    for name in ("rows", "room", "threads", "batch", "port"):
+    for name in ("rows", "room", "threads", "n_batch", "n_ubatch", "port"):
         words.add_argument(f"--{name}", type=int, required=True)
     given = vars(words.parse_args())
     del given["host"]

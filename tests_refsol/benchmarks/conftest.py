@@ -5,11 +5,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import uvicorn
 
+from benchmarks import serve, stalls
 from book.tools import screens
 from tests_refsol.benchmarks.stand_in import StandIn
 from tiny_llm_course.trace import provenance
@@ -61,3 +63,18 @@ def stand_in() -> Iterator[StandIn]:
         yield made
         server.should_exit = True
         thread.join()
+
+
+@pytest.fixture
+def started(stand_in, monkeypatch) -> list:
+    """Servers that commands were to start; the stand-in answers for each of them."""
+    asked = []
+
+    @contextmanager
+    def running(server) -> Iterator[str]:
+        asked.append(server)
+        yield stand_in.url
+
+    for module in (serve, stalls):
+        monkeypatch.setattr(module, "running", running)
+    return asked

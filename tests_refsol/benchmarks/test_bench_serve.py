@@ -4,7 +4,6 @@ import asyncio
 import json
 import math
 import sys
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -201,15 +200,7 @@ def test_a_command_line_of_vllms_benchmark(stand_in, bench, tmp_path):
     assert found["total_token_throughput"] == pytest.approx(tokens / found["duration"])
 
 
-def test_servers_that_are_compared_get_the_same_prompts_in_turns(stand_in, bench, monkeypatch):
-    started = []
-
-    @contextmanager
-    def running(server):
-        started.append(server)
-        yield stand_in.url
-
-    monkeypatch.setattr(command, "running", running)
+def test_servers_that_are_compared_get_the_same_prompts_in_turns(stand_in, started, bench, monkeypatch):
     monkeypatch.setattr(processes, "find_spec", lambda name: True)
     line = "--num-prompts 2 --output-len 2 --request-rate inf --rounds 2 --compare unchunked transformers"
     _, result = bench(command.main, line)
