@@ -11,9 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tiny_llm_course.commands import serve
 from tiny_llm_engine.machine.terminal import FatalError
-from tiny_llm_extensions.kv_transfer.transfers import Route
 from tiny_llm_extensions.llm import LLM
-from tiny_llm_ref import serving as s
 from tiny_llm_server.background_server import BackgroundServer
 from tiny_llm_server.disaggregated.client_request import ClientRequest
 from tiny_llm_server.disaggregated.engines import DECODE, PREFILL, ProxiedEngine, started
@@ -30,58 +28,6 @@ TEXTS = {
     "/v1/completions": {"prompt": LONG},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": LONG}]},
 }
-
-
-# Who gets what.
-
-
-def loads(prefill=("p", "q"), decode=("c", "d"), least=8):
-    made = s.SplitLoads(s.ReplicaLoads(4), s.ReplicaLoads(4), least)
-    made.set_engines(prefill, decode)
-    return made
-
-
-def test_a_long_prompt_is_computed_elsewhere_and_a_short_one_where_it_is_decoded():
-    made = loads()
-    assert made.send(1, range(8), 5) == Route("c", "p")
-    assert made.send(2, range(7), 5) == Route("d")
-    assert made.prefill.outstanding == {"q": 0, "p": 8}, "the answer is not computed there"
-    assert made.decode.outstanding == {"c": 5, "d": 12}, "nor this prompt here"
-
-
-def test_prompts_go_to_the_engine_that_will_have_computed_them_first():
-    made = loads()
-    assert [made.send(n, [n] * tokens, 1).prefill for n, tokens in enumerate((20, 12, 9, 9))] == [
-        "p",
-        "q",
-        "q",
-        "p",
-    ]
-    made.prefilled(0)
-    assert made.prefill.outstanding == {"p": 9, "q": 21} and made.decode.outstanding == {"c": 2, "d": 2}
-
-
-def test_a_conversation_goes_back_to_its_past_and_a_short_turn_needs_no_transfer():
-    made = loads()
-    made.send(0, range(12), 1)
-    made.finish(0)
-    assert made.send(1, range(16), 1) == Route("c") and made.decode.outstanding["c"] == 5
-    assert made.send(2, range(32), 1) == Route("c", "p"), "16 tokens are new to it"
-    assert made.decode.outstanding["c"] == 6 and made.prefill.outstanding["p"] == 20
-
-
-def test_without_an_engine_for_prompts_all_is_computed_where_it_is_decoded():
-    assert loads(prefill=()).send(1, range(99), 5) == Route("c")
-    with pytest.raises(ValueError, match="no replica"):
-        loads(decode=()).send(1, range(99), 5)
-
-
-def test_a_request_that_has_ended_counts_nowhere():
-    made = loads()
-    made.send(1, range(20), 5)
-    made.finish(1)
-    made.finish(1)
-    assert not any({**made.prefill.outstanding, **made.decode.outstanding}.values())
 
 
 # What each gets.
