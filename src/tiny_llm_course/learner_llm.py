@@ -12,7 +12,7 @@ from .capabilities import check_filled, choose_backend, engine_options, network_
 SOLUTION = "tiny_llm"
 COLD = ("kv_cache_dtype", "kv_offloading_size", "kv_offloading_folder", "num_quantized_blocks")
 # The days of options that are off unless given.
-NEEDS = {"async_scheduling": Day(4, 4), **dict.fromkeys(COLD, Day(4, 5))}
+NEEDS = {"async_scheduling": Day(4, 4), "kv_transfer_config": Day(4, 6), **dict.fromkeys(COLD, Day(4, 5))}
 WITHOUT_DAY = ("auto", "fp8_e4m3")
 
 

@@ -31,6 +31,15 @@ def filled_options(solution: str, backend: str) -> dict[str, Any]:
     return capabilities.engine_options(solution, backend)
 
 
+def check_filled(solution: str, wanted: str, week: int, day: int, option: str) -> None:
+    """Raise ValueError if a task of a day is blank that an option needs, on the port that `choose_backend` gives."""
+    if IN_CHECKOUT:
+        from . import address, capabilities
+
+        backend = capabilities.choose_backend(solution, wanted)
+        capabilities.check_filled(solution, backend, address.Day(week, day), option)
+
+
 def ends_at_a_blank(week: int, day: int) -> AbstractContextManager[None]:
     """End the command at a blank task of the solution with one line; this day is the last that it needs."""
     if not IN_CHECKOUT:

@@ -1162,6 +1162,7 @@ LATER_DAYS = [
     ("torch", Task(4, 5, 1), {"kv_cache_dtype": "int8"}),
     ("serving", Task(4, 5, 4), {"kv_offloading_size": 0.5}),
     ("serving", Task(4, 5, 6), {"kv_offloading_folder": "blocks"}),
+    ("serving", Task(4, 6, 4), {"kv_transfer_config": {"kv_role": "kv_both"}}),
 ]
 
 

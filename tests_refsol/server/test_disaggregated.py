@@ -9,6 +9,8 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tiny_llm_course import capabilities
+from tiny_llm_course.address import Task
 from tiny_llm_course.commands import serve
 from tiny_llm_engine.machine.terminal import FatalError
 from tiny_llm_extensions.llm import LLM
@@ -277,6 +279,13 @@ def test_a_process_that_never_gets_ready_ends_the_proxy():
     server.run()
     failure = server.service.failure
     assert isinstance(failure, FatalError) and "ended before it was ready" in str(failure)
+
+
+def test_a_learner_is_told_which_day_a_proxy_needs(monkeypatch, refused):
+    monkeypatch.setattr(capabilities, "blank_tasks", lambda solution, part: {Task(4, 6, 6)})
+    for option, value in (("--disaggregated", "1:1"), ("--decode-servers", "127.0.0.1:9")):
+        line = refused(serve.main, ["--solution", "tiny_llm", "--port", "0", option, value])
+        assert line == f"{option} is Day 4.6, which has a blank task: fill it, or leave {option} out\n"
 
 
 # The fake and a real engine, held to the same.

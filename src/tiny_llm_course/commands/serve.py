@@ -35,7 +35,7 @@ from tiny_llm_server.vllm_flags import expanded
 
 from ..doctor.probe import why_no_kernels
 from ..trace.text import counted
-from ..whose_code import choose_backend, ends_at_a_blank, filled_options
+from ..whose_code import check_filled, choose_backend, ends_at_a_blank, filled_options
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -209,6 +209,8 @@ def proxy_app(options: argparse.Namespace, served: "ServerOptions") -> "FastAPI"
     from tiny_llm_server.disaggregated.engines import DECODE, PREFILL, ProxiedEngine, started
     from tiny_llm_server.disaggregated.proxy_app import create_proxy_app
 
+    option = "--disaggregated" if options.disaggregated else "--decode-servers"
+    check_filled(options.solution, options.backend, 4, 6, option)
     command = ["-m", "tiny_llm_course.commands.serve", *options.engine_words]
     servers, counts = (options.prefill_servers, options.decode_servers), options.disaggregated or (0, 0)
     share, engines = max(1, (os.cpu_count() or 1) // max(1, sum(counts))), []
