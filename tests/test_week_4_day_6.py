@@ -61,20 +61,6 @@ def test_full_blocks_are_saved_once_and_the_last_one_at_the_end(s):
 
 
 @pytest.mark.task("4.6.1")
-def test_a_full_buffer_saves_the_rest_when_a_row_is_free(s):
-    """Also if the request computes its answer by then, of which nothing is sent."""
-    outbox = s.Outbox(3, 4, 10.0)
-    outbox.begin("a", TEXT[:10])
-    taken = [outbox.free.pop(), outbox.free.pop()]
-    assert save(outbox, 10) == [(0, 4)], "as many as there are rows, from the front"
-    assert save(outbox, 11) == []
-    outbox.free += taken
-    found = save(outbox, 12)
-    assert found == [(4, 8), (8, 10)], f"{found}: the rest of the prompt, and none of its answer"
-    check_rows(outbox, 3)
-
-
-@pytest.mark.task("4.6.1")
 @settings(max_examples=80)
 @given(
     size=st.integers(1, 6),
@@ -83,7 +69,7 @@ def test_a_full_buffer_saves_the_rest_when_a_row_is_free(s):
     steps=st.lists(st.integers(0, 24), max_size=12),
 )
 def test_what_is_final_is_saved_as_far_as_there_are_rows(s, size, rows, length, steps):
-    """Any steps, also backwards, as after a preemption."""
+    """Any steps, also backwards, as after a preemption. Of the answer nothing is sent."""
     outbox, expected = s.Outbox(rows, size, 10.0), []
     outbox.begin("a", TEXT[:length])
     for computed in [*steps, length]:
@@ -417,20 +403,11 @@ def loads(s, prefill=("p", "q"), decode=("c", "d"), least=8):
 def test_a_long_prompt_is_computed_elsewhere_and_a_short_one_where_it_is_decoded(s):
     """`least` tokens are long enough."""
     made = loads(s)
-    assert made.send(1, range(8), 5) == Route("c", "p")
+    found = made.send(1, range(8), 5)
+    assert found == Route("c", "p"), f"{found}: 8 tokens, of which c knew none before this request"
     assert made.send(2, range(7), 5) == Route("d")
     assert made.prefill.outstanding == {"q": 0, "p": 8}, "the answer is not computed there"
     assert made.decode.outstanding == {"c": 5, "d": 12}, "nor this prompt here"
-
-
-@pytest.mark.task("4.6.6")
-def test_prompts_go_to_the_engine_that_will_have_computed_them_first(s):
-    """By tokens, and not in turn."""
-    made = loads(s)
-    found = [made.send(n, [n] * tokens, 1).prefill for n, tokens in enumerate((20, 12, 9, 9))]
-    assert found == ["p", "q", "q", "p"], f"prompts of 20, 12, 9 and 9 tokens: {found}"
-    made.prefilled(0)
-    assert made.prefill.outstanding == {"p": 9, "q": 21} and made.decode.outstanding == {"c": 2, "d": 2}
 
 
 @pytest.mark.task("4.6.6")
@@ -448,19 +425,10 @@ def test_a_conversation_goes_back_to_its_past_and_a_short_turn_needs_no_transfer
 @pytest.mark.task("4.6.6")
 def test_without_an_engine_for_prompts_all_is_computed_where_it_is_decoded(s):
     """They may all be down. Without one that decodes there is no answer."""
-    assert loads(s, prefill=()).send(1, range(99), 5) == Route("c")
+    found = loads(s, prefill=()).send(1, range(99), 5)
+    assert found == Route("c"), f"{found}: no engine for prompts is ready"
     with pytest.raises(ValueError, match="no replica"):
         loads(s, decode=()).send(1, range(99), 5)
-
-
-@pytest.mark.task("4.6.6")
-def test_a_request_that_has_ended_counts_nowhere(s):
-    """Ending twice is ending once."""
-    made = loads(s)
-    made.send(1, range(20), 5)
-    made.finish(1)
-    made.finish(1)
-    assert not any({**made.prefill.outstanding, **made.decode.outstanding}.values())
 
 
 SENT = st.tuples(

@@ -11,7 +11,7 @@ from tiny_llm_course.trace.simulation.simulated_model import SimulatedClock
 from tiny_llm_engine.machine.installation import installed_backends
 from tiny_llm_ref import serving as s
 
-from .pairs import engine
+from .pairs import engine, until
 
 PROMPT = [*range(5, 26)]  # 21 tokens, in blocks of 4; the reader's have 6
 SIZES = {"kv_producer": 4, "kv_consumer": 6}
@@ -38,18 +38,20 @@ class Side:
     def loaded(self, stop):
         """Loads until this token; returns the positions of each load."""
         spans = []
-        while not spans or spans[-1].stop < stop:
+
+        def has_all():
             for load in self.connector.build_connector_meta():
                 self.connector.start_load_kv(load)
                 spans.append(load.tokens)
-            self.connector.wait(0.01)
-            assert self.clock.now < PATIENCE, f"{spans} came, and nothing more"
+            return spans and spans[-1].stop >= stop
+
+        assert until(has_all), f"{spans} came, and nothing more"
         return spans
 
     def finished(self):
         """The requests that get nothing more, as soon as there are any."""
-        while not (finished := list(self.connector.get_finished())):
-            self.connector.wait(0.01)
+        finished = []
+        until(lambda: finished.extend(self.connector.get_finished()) or finished)
         return finished
 
 
@@ -109,4 +111,5 @@ def test_a_fake_connector_keeps_the_contract_of_the_real_one(two_layers, sides):
     reader.clock.now += 1.0
     assert reader.connector.get_finished() == [read]
     for each in (sender, reader):
+        each.connector.wait(0.0)
         each.connector.shutdown()

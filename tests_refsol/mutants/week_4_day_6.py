@@ -26,25 +26,17 @@ SAVES = wrong(
     part="serving",
     inside="Outbox.to_save",
 )
+FREED = "                self.free += [block.row for block in transfer.blocks]\n"
 EXPIRES = wrong(
     "4.6.2",
     OUTBOX,
     ("frees what is being read", " and not transfer.readers", ""),
     ("a reader that died was done", "if is_done:", "if True:", "Outbox.close"),
-    (
-        "what was read waits for another reader",
-        "True, now",
-        "True, now + self.keep_seconds",
-        "Outbox.close",
-    ),
+    ("what was read waits for another reader", "True, now", "True, now + self.keep_seconds", "Outbox.close"),
     ("the last reader ends the others", "transfer.readers -= 1", "transfer.readers = 0", "Outbox.close"),
     ("frees nothing when a reader leaves", "        self.expire(now)\n", "", "Outbox.close"),
     ("waits a moment longer", "transfer.expires <= now", "transfer.expires < now"),
-    (
-        "rows are lost with their prompt",
-        "                self.free += [block.row for block in transfer.blocks]\n",
-        "",
-    ),
+    ("rows are lost with their prompt", FREED, ""),
     ("a freed prompt can still be asked for", "del self.transfers[transfer_id]", "transfer.blocks = []"),
     part="serving",
     inside="Outbox.expire",
@@ -52,7 +44,6 @@ EXPIRES = wrong(
 
 # Task 3.
 BUSY = "free.get(each.sender, 0.0), free.get(each.receiver, 0.0)"
-ENDS = "free[each.sender] = free[each.receiver] = "
 LOOP = "    for each in computed:\n        begins = max(each.time, "
 ARRIVALS = wrong(
     "4.6.3",
@@ -67,7 +58,6 @@ ARRIVALS = wrong(
     ),
     ("all engines share one link", f"max(each.time, {BUSY})", "max(each.time, 0.0, *free.values())"),
     ("forgets when sending began", "= begins + each.tokens", "= each.time + each.tokens"),
-    ("the receiver stays free", ENDS, "free[each.sender] = "),
     ("here when sending begins", " = begins + ", " = begins\n        free[each.receiver] = begins + "),
     part="serving",
     inside="arrivals",
@@ -90,33 +80,24 @@ TAKES = wrong(
     ("takes what it has again", "range(self.received, ", "range(block.start, "),
     ("takes any text", CHECK + REFUSES, ""),
     ("counts before it checks", CHECK + REFUSES + NEW + COUNTED, NEW + COUNTED + CHECK + REFUSES),
-    ("old news are none", MOVED, "        self.deadline = now + self.patience if new else self.deadline\n"),
+    ("old news is none", MOVED, "        self.deadline = now + self.patience if new else self.deadline\n"),
     part="serving",
     inside="Incoming.accept",
 )
 
 # Task 5.
 SHAPED = ".reshape(len(pools), 2, -1, heads, size)[:, :, part]"
+OURS = ".reshape(len(pools), -1, pools[0].page_size, heads, size)[:, :2, part]"
+BY_HEADS = ".reshape(len(pools), 2, heads, -1, size).swapaxes(2, 3)[:, :, part]"
+BY_PARTS = ".reshape(2, len(pools), -1, heads, size).swapaxes(0, 1)[:, :, part]"
 ADOPTS = [
     *wrong(
         "4.6.5",
         "received_rows.py",
         ("values before keys", "(keys, values) in", "(values, keys) in"),
-        (
-            "rows are as long as our own blocks",
-            SHAPED,
-            ".reshape(len(pools), -1, pools[0].page_size, heads, size)[:, :2, part]",
-        ),
-        (
-            "heads before tokens",
-            SHAPED,
-            ".reshape(len(pools), 2, heads, -1, size).swapaxes(2, 3)[:, :, part]",
-        ),
-        (
-            "all keys before all values",
-            SHAPED,
-            ".reshape(2, len(pools), -1, heads, size).swapaxes(0, 1)[:, :, part]",
-        ),
+        ("rows are as long as our own blocks", SHAPED, OURS),
+        ("heads before tokens", SHAPED, BY_HEADS),
+        ("all keys before all values", SHAPED, BY_PARTS),
         ("the first tokens of a row", "[:, :, part]", "[:, :, : part.stop - part.start]"),
         ("one layer for all", "zip(pools, layers, strict", "zip(pools, [layers[0]] * len(pools), strict"),
         ("slots are neighbours", "write(slots, ", "write(slots[0] + xp.arange(slots.shape[0]), "),
@@ -126,10 +107,7 @@ ADOPTS = [
         "4.6.5",
         "the bits of bf16 are whole numbers",
         "received_rows.py",
-        mlx=(
-            "view(getattr(mx, kind))",
-            'view(mx.int16 if kind == "bfloat16" else getattr(mx, kind))',
-        ),
+        mlx=("view(getattr(mx, kind))", 'view(mx.int16 if kind == "bfloat16" else getattr(mx, kind))'),
         torch=(
             "dtype=getattr(torch, kind)",
             'dtype=torch.int16 if kind == "bfloat16" else getattr(torch, kind)',
@@ -141,6 +119,7 @@ ADOPTS = [
 # Task 6.
 KNOWN = "        cached = self.decode.cached(prompt)\n"
 CHOSEN = "        decode = self.decode.send(request, prompt, max_tokens)\n"
+AGAIN = "        self.decode.send(request, (), max_tokens, among=[decode])\n"
 ROUTES = wrong(
     "4.6.6",
     FOLDER + "split_loads.py",
@@ -148,17 +127,9 @@ ROUTES = wrong(
     ("a prompt of `least` tokens is short", "< self.least", "<= self.least"),
     ("looks for prefixes when it has sent them", KNOWN + CHOSEN, CHOSEN + KNOWN),
     ("any engine's past will do", "cached[decode]", "max(cached.values())"),
-    (
-        "the prompt is work for both",
-        "        self.decode.send(request, (), max_tokens, among=[decode])\n",
-        "",
-    ),
+    ("the prompt is work for both", AGAIN, ""),
     ("the answer is work for both", "prompt, 0)", "prompt, max_tokens)"),
-    (
-        "chooses who decodes by load alone",
-        "send(request, prompt, max_tokens)",
-        "send(request, (), max_tokens)",
-    ),
+    ("chooses who decodes by load alone", "(request, prompt, max_tokens)", "(request, (), max_tokens)"),
     ("chooses twice who decodes", ", among=[decode]", ""),
     part="serving",
     inside="SplitLoads.send",

@@ -49,7 +49,8 @@ class Incoming:
             The positions that are new here, and never the prompt's last one; none of a block that has come before.
 
         Raises:
-            Refused: a block is missing, or it belongs to another text.
+            Refused: tokens are missing before it, or it belongs to another text. It may also be no block of this
+                prompt: without tokens, before its first one or beyond its last one.
         """
         # TASK 4.6.4: it begins at `received` or before, or there is a gap. News, even old news, move the deadline.
         # Check before you count: whoever catches `Refused` computes everything after `received` here.

@@ -29,7 +29,8 @@ class SplitLoads:
         """Chooses the engines of a request, and counts its tokens there until `prefilled` and `finish`.
 
         A conversation goes back to the engine that has its past, whose next turn may be too short for a transfer. What
-        is computed elsewhere is no work for the engine that decodes.
+        is computed elsewhere is no work for the engine that decodes. While no engine for prompts is ready, the one that
+        decodes computes all.
 
         Args:
             request: identifies it.
@@ -40,7 +41,8 @@ class SplitLoads:
             ValueError: no engine that decodes is ready.
         """
         # TASK 4.6.6: choose who decodes with the whole prompt; how much of it is not cached there, and is that enough?
-        # If it is, the engine that decodes counts the answer alone, and the other one the prompt alone.
+        # If it is, the engine that decodes counts the answer alone, and the other one the prompt alone. Whoever gets a
+        # prompt by `ReplicaLoads.send` has it cached from then on; a request that is sent again counts once.
         raise NotImplementedError("week 4 day 6 task 6: SplitLoads.send")
 
     def prefilled(self, request: Hashable) -> None:
