@@ -102,7 +102,7 @@ class FakeConnector:
         served: the loop.
         clock: of both sides.
         num_rows: of the outbox.
-        sender: whose prompts are read; None of a producer.
+        sender: the `FakeConnector` whose prompts are read; None of a producer.
         patience: see `Incoming`.
 
     Attributes:
@@ -114,13 +114,13 @@ class FakeConnector:
         served: Served,
         clock: SimulatedClock,
         num_rows: int = 9,
-        sender: "FakeConnector | None" = None,
+        sender: Any = None,
         patience: float = 1000.0,
     ):
         self.s, self.memory, self.clock = served.s, served.model.memory, clock
         self.sender, self.patience = sender, patience
         size = served.allocator.block_size
-        self.outbox = None if sender else self.s.Outbox(num_rows, size, 1000.0)
+        self.outbox = self.s.Outbox(num_rows, size, 1000.0)
         self.layout, self.rows = (
             Layout("float32", size, 1, 1, 1),
             memoryview(array("q", [0, 0] * size * num_rows)),
@@ -143,7 +143,7 @@ class FakeConnector:
     def on_new_request(self, sequence: SequenceState) -> None:
         """See `KVConnector`."""
         params = params_of(sequence)
-        if self.outbox and params.get("do_remote_decode"):
+        if params.get("do_remote_decode"):
             self.outbox.expire(self.clock())
             if self.outbox.begin(params["transfer_id"], sequence.prompt_tokens):
                 self.names[sequence] = params["transfer_id"]
