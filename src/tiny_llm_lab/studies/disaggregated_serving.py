@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tiny_llm_course.trace.simulation.prompts_elsewhere import computed_of, table_of_arrived
 from tiny_llm_course.trace.simulation.simulator import Simulation
 from tiny_llm_course.trace.workload import RequestSpec
 from tiny_llm_engine.solutions.solution_types import AnswerSequence, Event, ServingPackage
@@ -31,6 +32,10 @@ class Split:
 
     def __str__(self) -> str:
         return f"{self.prefill}:{self.decode}"
+
+    def ends(self, number: int) -> tuple[str, str]:
+        """The devices of a request."""
+        return f"P{number % self.prefill}", f"D{number % self.decode}"
 
 
 class DoorRecorder(LatencyRecorder):
@@ -66,22 +71,13 @@ class Load:
 
     def computed(self, split: Split) -> list[Computed]:
         """What the devices for prompts compute, in the order of time."""
-        computed: list[Computed] = []
-
-        def record(event: Event) -> None:
-            for part in event.parts:
-                [sequence] = part.requests
-                tokens = min(part.tokens, sequence.num_prompt_tokens - 1 - part.context)  # not the last one
-                number = sequence.request_id
-                ends = f"P{number % split.prefill}", f"D{number % split.decode}"
-                computed.append(Computed(event.time, number, tokens, *ends))
-
+        events: list[Event] = []
         for first in range(split.prefill):
-            device = self._device(PROMPT_BUDGET, LatencyRecorder(), on_event=record)
+            device = self._device(PROMPT_BUDGET, LatencyRecorder(), on_event=events.append)
             for number in range(first, len(self.specs), split.prefill):
                 device.send(replace(self.specs[number], answer=1), number)
             device.run()
-        return sorted(computed)
+        return sorted(computed_of(events, split.ends))
 
     def decoded(self, arrived: Mapping[int, float], devices: int) -> Latencies:
         """Latencies of the requests on one of the devices that decode; the others are like it.
@@ -101,18 +97,3 @@ class Load:
         device = self._device(budget, LatencyRecorder())
         device.send_all(self.specs[::devices])
         return device.run().recorder.latencies()
-
-
-def table_of_arrived(names: ServingPackage) -> type:
-    """A block table of requests whose prompt has arrived. One that is preempted has to compute all of its text."""
-
-    class ArrivedTable(names.BlockTable):
-        has_begun = False
-
-        def share(self, tokens: Sequence[int]) -> int:
-            return 0 if self.has_begun else len(tokens) - 1
-
-        def register(self, tokens: Sequence[int], num_computed: int) -> None:
-            self.has_begun = True
-
-    return ArrivedTable

@@ -11,6 +11,7 @@ from .pipeline_run import PipelineRun
 BARS = tuple((sign, colour) for colour in ("yellow", "cyan") for sign in "█▓")
 BUBBLE = "bold red"
 LABEL, COLUMNS = 9, 70  # of a row, and of the time axis
+Bar = tuple[float, float, str, str]  # start, end, character, style
 
 
 def show_gantt(console: Console, run: PipelineRun, seconds: float | None = None) -> None:
@@ -48,18 +49,23 @@ def legend(console: Console) -> None:
 
 def cells(run: PipelineRun, stage: int, end: float, columns: int) -> list[tuple[str, str]]:
     """A character and its style for each column of a stage's row: of what fills most of it."""
-    pieces = bars_of(run, stage) + [(b.start, b.end, b.kind[-1], BUBBLE) for b in run.bubbles(stage)]
+    bubbles = [(b.start, b.end, b.kind[-1], BUBBLE) for b in run.bubbles(stage)]
+    return cells_of(bars_of(run, stage) + bubbles, end, columns)
+
+
+def cells_of(pieces: Sequence[Bar], end: float, columns: int) -> list[tuple[str, str]]:
+    """A character and its style for each column of a row: of what fills most of it."""
     width = end / columns
     return [_cell(pieces, place * width, (place + 1) * width) for place in range(columns)]
 
 
-def bars_of(run: PipelineRun, stage: int) -> list[tuple[float, float, str, str]]:
-    """Start, end, character and style of each micro-batch."""
+def bars_of(run: PipelineRun, stage: int) -> list[Bar]:
+    """The bar of each micro-batch."""
     bars = [BARS[number % 2 + (0 if work.chunk_tokens else 2)] for number, work in enumerate(run.works)]
     return [(span.start, span.end, *bar) for span, bar in zip(run.stages[stage], bars, strict=True)]
 
 
-def _cell(pieces: Sequence[tuple[float, float, str, str]], start: float, end: float) -> tuple[str, str]:
+def _cell(pieces: Sequence[Bar], start: float, end: float) -> tuple[str, str]:
     inside = [(min(stop, end) - max(begin, start), sign, style) for begin, stop, sign, style in pieces]
     share, sign, style = max(inside, key=lambda piece: piece[0], default=(0.0, " ", ""))
     return (sign, style) if share > 0 else (" ", "")
