@@ -127,15 +127,19 @@ def show_outbox(s: ServingPackage, console: Console) -> None:
         ("80 tokens of x are computed", lambda: save("x", 80)),
         ("all of x: its last block has 8 tokens", lambda: save("x", len(X))),
         ("all of y, and one row is free", lambda: save("y", len(Y))),
-        ("D has read x", lambda: box.close("x", True, now=0.3)),
+        ("D has read x", lambda: box.close("x", True, 0.3)),
         ("the next step of P", lambda: save("y", len(Y))),
-        ("P's request for y ends", lambda: box.end("y", now=0.4)),
-        ("D dies while it reads y", lambda: box.close("y", False, now=0.5)),
-        ("a second later nobody has asked for y", lambda: box.expire(now=1.5)),
+        (
+            "P's request for y ends, and its reader dies",
+            lambda: (box.end("y", 0.4), box.close("y", False, 0.5)),
+        ),
+        ("another engine begins to read y", lambda: box.open("y")),
+        ("a second later", lambda: box.expire(1.5)),
+        ("it has read y", lambda: box.close("y", True, 1.6)),
     ):
         happen()
         held = {block.row: name for name, each in box.transfers.items() for block in each.blocks}
-        console.print(f"{text:40}{' '.join(held.get(row, '·') for row in range(ROWS))}")
+        console.print(f"{text:46}{' '.join(held.get(row, '·') for row in range(ROWS))}")
 
 
 def show_late(s: ServingPackage, console: Console) -> None:
