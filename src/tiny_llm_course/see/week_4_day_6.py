@@ -5,6 +5,7 @@ The learner's code schedules, saves, sends, accepts and routes. Time is virtual,
 
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 from rich.console import Console
 
@@ -25,7 +26,7 @@ COST = AdditiveCost.of_terms(step=0.010, chunk_token=0.0001, decode=0.0001)
 REQUESTS = ((0.0, 200, 40), (0.02, 900, 30), (0.1, 600, 30), (0.2, 1200, 20), (0.35, 300, 30), (0.4, 400, 20))
 SPECS = dict(enumerate(RequestSpec(SHORT, tokens, answer, time=time) for time, tokens, answer in REQUESTS))
 SIGNS = tuple(zip("ABCDEF", ("cyan", "yellow", "green", "magenta", "blue", "red"), strict=True))
-LINKS = {"slow": 0.0002, "fast": 0.00002}  # seconds of a token
+LINKS = (0.0002, 0.00002)  # seconds of a token
 ALONE, BUDGETS = 512, (64, 256)  # tokens of a step: of P and D, and of engines that do both
 SECONDS = 0.7  # of a chart
 ROWS, SIZE, X, Y = 5, 64, range(200), range(150)  # of an outbox, and two prompts in it
@@ -40,7 +41,7 @@ def show(b: Port, console: Console) -> None:
     s, table = b.serving, figures_table("ms", "first token", "the slowest", "longest gap", "last token")
     console.print("A step takes 10 ms and 0.1 ms per token. A letter is a prompt, ▪ decodes alone.")
     runs = {
-        **{f"P and D, {name} link": elsewhere(s, seconds) for name, seconds in LINKS.items()},
+        **{f"link of {1000 * seconds:g} ms per token": elsewhere(s, seconds) for seconds in LINKS},
         **{f"two engines, chunks of {budget}": in_chunks(s, budget) for budget in BUDGETS},
     }
     for name, (rows, events) in runs.items():
@@ -120,26 +121,22 @@ def show_outbox(s: ServingPackage, console: Console) -> None:
     def save(name: str, computed: int) -> None:
         box.saved(name, box.to_save(name, computed))
 
-    console.print(
-        f"\nThe outbox of P, {ROWS} rows for {SIZE} tokens; D reads x of {len(X)} tokens, and y of {len(Y)}\n"
-    )
+    console.print(f"\nThe outbox of P, {ROWS} rows of {SIZE} tokens: x has {len(X)} tokens, y {len(Y)}\n")
     for text, happen in (
         ("80 tokens of x are computed", lambda: save("x", 80)),
         ("all of x: its last block has 8 tokens", lambda: save("x", len(X))),
         ("all of y, and one row is free", lambda: save("y", len(Y))),
         ("D has read x", lambda: box.close("x", True, 0.3)),
         ("the next step of P", lambda: save("y", len(Y))),
-        (
-            "P's request for y ends, and its reader dies",
-            lambda: (box.end("y", 0.4), box.close("y", False, 0.5)),
-        ),
+        ("P's request for y ends", lambda: box.end("y", 0.4)),
+        ("D dies while it reads y", lambda: box.close("y", False, 0.5)),
         ("another engine begins to read y", lambda: box.open("y")),
         ("a second later", lambda: box.expire(1.5)),
         ("it has read y", lambda: box.close("y", True, 1.6)),
     ):
         happen()
         held = {block.row: name for name, each in box.transfers.items() for block in each.blocks}
-        console.print(f"{text:46}{' '.join(held.get(row, '·') for row in range(ROWS))}")
+        console.print(f"{text:40}{' '.join(held.get(row, '·') for row in range(ROWS))}")
 
 
 def show_late(s: ServingPackage, console: Console) -> None:
@@ -154,7 +151,7 @@ def show_late(s: ServingPackage, console: Console) -> None:
     console.print(f"{1000 * time:3.0f} ms  {incoming.lateness}: D computes from token {incoming.received} on")
 
 
-def show_routes(s: ServingPackage, console: Console) -> None:
+def show_routes(s: Any, console: Console) -> None:
     """The engines of each turn of some conversations."""
     loads = s.SplitLoads(s.ReplicaLoads(SIZE), s.ReplicaLoads(SIZE), LEAST)
     loads.set_engines(["P1", "P2"], ["D1", "D2"])
