@@ -21,7 +21,7 @@ def show_gantt(console: Console, run: PipelineRun, seconds: float | None = None)
         seconds: from the beginning; all of the run when None.
     """
     end = run.end if seconds is None else min(seconds, run.end)
-    rows = {f"stage {stage}": cells(run, stage, end, COLUMNS) for stage in range(len(run.stages))}
+    rows = {f"stage {stage}": cells_of(bars_of(run, stage), end, COLUMNS) for stage in range(len(run.stages))}
     show_rows(console, rows, end, COLUMNS)
 
 
@@ -47,12 +47,6 @@ def legend(console: Console) -> None:
         console.print(Text.assemble((f"{sign:>2}  ", style), meaning))
 
 
-def cells(run: PipelineRun, stage: int, end: float, columns: int) -> list[tuple[str, str]]:
-    """A character and its style for each column of a stage's row: of what fills most of it."""
-    bubbles = [(b.start, b.end, b.kind[-1], BUBBLE) for b in run.bubbles(stage)]
-    return cells_of(bars_of(run, stage) + bubbles, end, columns)
-
-
 def cells_of(pieces: Sequence[Bar], end: float, columns: int) -> list[tuple[str, str]]:
     """A character and its style for each column of a row: of what fills most of it."""
     width = end / columns
@@ -60,9 +54,10 @@ def cells_of(pieces: Sequence[Bar], end: float, columns: int) -> list[tuple[str,
 
 
 def bars_of(run: PipelineRun, stage: int) -> list[Bar]:
-    """The bar of each micro-batch."""
-    bars = [BARS[number % 2 + (0 if work.chunk_tokens else 2)] for number, work in enumerate(run.works)]
-    return [(span.start, span.end, *bar) for span, bar in zip(run.stages[stage], bars, strict=True)]
+    """A bar for each micro-batch and for each bubble."""
+    signs = [BARS[number % 2 + (0 if work.chunk_tokens else 2)] for number, work in enumerate(run.works)]
+    bars = [(span.start, span.end, *sign) for span, sign in zip(run.stages[stage], signs, strict=True)]
+    return bars + [(each.start, each.end, each.kind[-1], BUBBLE) for each in run.bubbles(stage)]
 
 
 def _cell(pieces: Sequence[Bar], start: float, end: float) -> tuple[str, str]:
