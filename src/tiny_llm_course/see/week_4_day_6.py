@@ -25,7 +25,8 @@ COST = AdditiveCost.of_terms(step=0.010, chunk_token=0.0001, decode=0.0001)
 # Seconds of the arrival, tokens of the prompt and of the answer.
 REQUESTS = ((0.0, 200, 40), (0.02, 900, 30), (0.1, 600, 30), (0.2, 1200, 20), (0.35, 300, 30), (0.4, 400, 20))
 SPECS = dict(enumerate(RequestSpec(SHORT, tokens, answer, time=time) for time, tokens, answer in REQUESTS))
-SIGNS = tuple(zip("ABCDEF", ("cyan", "yellow", "green", "magenta", "blue", "red"), strict=True))
+COLOURS = "cyan", "yellow", "green", "magenta", "blue", "white"
+SIGNS = [(name, f"not dim {colour}") for name, colour in zip("ABCDEF", COLOURS, strict=True)]
 LINKS = (0.0002, 0.00002)  # seconds of a token
 ALONE, BUDGETS = 512, (64, 256)  # tokens of a step: of P and D, and of engines that do both
 SECONDS = 0.7  # of a chart
