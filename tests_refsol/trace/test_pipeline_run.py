@@ -54,5 +54,8 @@ def test_receiving_takes_time_on_every_stage_but_the_first():
 
 
 def test_the_chart_has_a_row_for_each_stage_and_names_the_bubbles():
-    signs = ["".join(sign for sign, _ in gantt.cells_of(gantt.bars_of(RUN, stage), RUN.end, 6)) for stage in range(2)]
+    signs = [
+        "".join(sign for sign, _ in gantt.cells_of(gantt.bars_of(RUN, stage), RUN.end, 6))
+        for stage in range(2)
+    ]
     assert signs == ["██▓2█ ", "  ██▓█"]
