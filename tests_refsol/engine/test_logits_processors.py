@@ -27,7 +27,7 @@ from tiny_llm_engine.solutions.port import Port
 from tiny_llm_extensions.grammars.grammar import FUEL_BYTES, KEPT, LIMITS, Grammars
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.loading import load_network
-from tiny_llm_ref.serving import SamplingParams, StopStrings, StructuredOutputsParams
+from tiny_llm_ref.serving import SamplingParams, StructuredOutputsParams
 from tiny_llm_server.background_server import BackgroundServer
 from tiny_llm_server.server import create_app
 
@@ -230,25 +230,6 @@ def test_special_tokens_are_text_if_that_is_wanted(make):
     bias = {"logit_bias": {end: 100}, "ignore_eos": True, "max_tokens": 2}
     assert answer(llm, "Hello", **bias).text == ""
     assert answer(llm, "Hello", skip_special_tokens=False, **bias).text == 2 * "<|im_end|>"
-
-
-def test_without_max_tokens_the_context_is_the_limit(make):
-    assert len(answer(make(), "Hello", ignore_eos=True).token_ids) == 16
-    endless = answer(make(), [5] * 10, ignore_eos=True, max_tokens=None)
-    assert (len(endless.token_ids), endless.finish_reason) == (64 - 10, "length")
-
-
-STOPS = [(["bc"], 0, "a"), (["bc"], 1, "abca"), (["bc"], 3, "abcabcabc"), (["ca"], 1, "ab")]
-
-
-@pytest.mark.parametrize(("stop", "least", "text"), [*STOPS, (["abcax", "bc"], 1, "abca")])
-def test_a_stop_string_counts_when_it_ends_after_min_pieces(stop, least, text):
-    """It may begin before; one that was held back for another string's sake does not count later."""
-    stream = StopStrings(stop, min_pieces=least)
-    assert "".join(stream.add("abc") for _ in range(3)) + stream.finish() == text
-    included = StopStrings(stop, include=True, min_pieces=least)
-    whole = "".join(included.add("abc") for _ in range(3)) + included.finish()
-    assert whole == text + (included.found or "")
 
 
 # ---- structured outputs
