@@ -1,10 +1,6 @@
 """What is given of the scheduler of a pipeline: its ends. Day 3.7 tests the rest."""
 
-from contextlib import suppress
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from support.pipeline import Pipeline
 from tiny_llm_extensions.make_loop import make_loop
@@ -37,59 +33,6 @@ def test_the_second_call_of_a_plan_is_over_when_the_first_cannot_be_submitted():
     assert not survivor.is_done and {decoding.error, prompt.error} == {"gone", None}
     survivor.abort()
     assert survivor.is_done, "no call runs on it, so that nothing has to be waited for"
-
-
-LOADS = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 8)), min_size=1, max_size=6)
-
-
-@given(LOADS, st.integers(2, 3), st.integers(8, 24), st.sets(st.integers(1, 90), max_size=5))
-def test_what_a_listener_raises_leaves_micro_batches_in_flight(loads, stages, blocks, at):
-    """It is raised by the step, and every request has its answer nevertheless."""
-    pipeline, heard, raised = Pipeline(serving, stages, blocks), [], 0
-
-    def listener(event):
-        heard.append(event)
-        if len(heard) in at:
-            raise OSError("the reader hung up")
-
-    pipeline.loop.events.listeners.append(listener)
-    for load in loads:
-        with suppress(OSError):
-            pipeline.add(*load)
-    for _ in range(500):
-        if not pipeline.loop.has_work_remaining():
-            break
-        try:
-            pipeline.loop.step()
-        except OSError:
-            raised += 1
-        assert len(pipeline.loop.calls.in_flight) == len(pipeline.model.on_the_way)
-    assert raised <= len(at)
-    pipeline.check_answers()
-
-
-@given(LOADS, LOADS, st.integers(2, 3), st.integers(8, 24), st.booleans(), st.integers(0, 20))
-def test_after_abort_all_nothing_is_in_flight(loads, later, stages, blocks, caching, steps):
-    """Later requests, in the blocks of the first ones, have the answers that they have alone."""
-    pipeline = Pipeline(serving, stages, blocks, caching=caching)
-    first = [pipeline.add(*load) for load in loads]
-    for _ in range(steps):
-        pipeline.loop.step()
-    pipeline.loop.abort_all()
-    assert all(one.is_done for one in first) and not pipeline.loop.has_work_remaining()
-    assert not pipeline.model.on_the_way and pipeline.allocator.num_free == pipeline.allocator.num_blocks
-    assert sum(event.kind == "finish" for event in pipeline.events) == len(first)
-    second = [pipeline.add(*load) for load in later]
-    pipeline.finish()
-    assert [one.tokens for one in second] == [pipeline.answer_of(one) for one in second]
-
-
-def test_closing_ends_everything():
-    pipeline = Pipeline(serving)
-    pipeline.add(30)
-    pipeline.loop.step()
-    pipeline.loop.close()
-    assert pipeline.allocator.num_free == pipeline.allocator.num_blocks
 
 
 def test_other_policies_have_no_stages():
