@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.packed import PackedServing
-from support.served import Served, sequence
+from support.served import Guesses, Served, sequence
 from support.steps import steps_of
 from tiny_llm_course.grading.small_models import random_checkpoint, small_model
 from tiny_llm_extensions.drafts.proposals import Proposals
@@ -171,19 +171,6 @@ def decoding(s, allocator, prompt="ab", answer="x", request_id=0, **sampling):
     return made
 
 
-class Guesses:
-    """A proposer: `change` makes the guess of a request from its right answer; none by default."""
-
-    draft_seconds = 0.0
-
-    def __init__(self, change=lambda right, sequence: []):
-        self.change = change
-        self.right = lambda sequence, k: []
-
-    def propose(self, wanted):
-        return [self.change(self.right(sequence, k), sequence)[:k] for sequence, k in wanted]
-
-
 class Engine(Served):
     """A `Served` with drafts.
 
@@ -195,9 +182,9 @@ class Engine(Served):
 
     def __init__(self, s, *arguments, change=lambda right, sequence: right, k=3, **options):
         proposer = Guesses(change)
-        proposer.right = lambda sequence, k: self.model.answer_alone(sequence.known_tokens, k)
         self.proposals = Proposals(s.choose_k, proposer, k)
         super().__init__(s, *arguments, drafts=self.proposals, **{"max_num_batched_tokens": 16, **options})
+        proposer.model = self.model
 
     def decoding(self, prompt="ab", answer="x", **sampling):
         """Adds a request that runs and is ready to decode, put there by hand."""

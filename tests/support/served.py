@@ -101,3 +101,26 @@ class Served:
                 assert answered == alone, f"request {made.request_id} answered {answered!r}, alone {alone!r}"
         free, blocks = self.allocator.num_free, self.allocator.num_blocks
         assert free == blocks, f"all requests have ended, and {blocks - free} blocks are not free"
+
+
+class Guesses:
+    """A proposer of drafts on a fake model.
+
+    Args:
+        change: change(right, sequence) makes the guess of a request from its right answer.
+
+    Attributes:
+        model: knows the right answers; without it there are none.
+    """
+
+    draft_seconds = 0.0
+
+    def __init__(self, change: Any = lambda right, sequence: right, model: Any = None):
+        self.change, self.model = change, model
+
+    def right(self, sequence: AnswerSequence, k: int) -> list[int]:
+        """The next tokens of a request's answer."""
+        return self.model.answer_alone(sequence.known_tokens, k) if self.model else []
+
+    def propose(self, wanted: Any) -> list[list[int]]:
+        return [self.change(self.right(sequence, k), sequence)[:k] for sequence, k in wanted]

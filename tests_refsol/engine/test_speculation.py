@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.serving.processes import flags
 from support.fake_model import ByteTokenizer
+from support.served import Guesses
 from tiny_llm_course.fakes.fake_packed_model import END, FakePackedModel
 from tiny_llm_engine.backends.logits_processors import LogitsProcessors
 from tiny_llm_engine.backends.seeded_sampling import SeededSampler
@@ -39,7 +40,6 @@ from tiny_llm_extensions.make_loop import make_loop
 from tiny_llm_ref import serving
 from tiny_llm_ref.serving import (
     BlockAllocator,
-    Drafted,
     PromptLookup,
     Sampled,
     SamplingParams,
@@ -47,7 +47,6 @@ from tiny_llm_ref.serving import (
     Sequence,
     StructuredOutputsParams,
     choose_k,
-    make_buckets,
     verify,
 )
 from tiny_llm_server.openai_api.metrics import EngineMetrics
@@ -55,23 +54,16 @@ from tiny_llm_server.openai_api.metrics import EngineMetrics
 # ---- the scheduler, on a model that checks what every row can see
 
 
-class Guesses:
-    """Right drafts, drafts with one mistake, too few or too many of them, and end tokens among them."""
+def mistakes(rng):
+    """Makes of right drafts: some with one mistake, too few of them, and end tokens among them."""
 
-    draft_seconds = 0.0
+    def change(right, sequence):
+        drafts = [*right, END, END]
+        if rng.random() < 0.4:
+            drafts[rng.randrange(len(right) + 1)] = 97
+        return drafts[: rng.choice([0, 1, 9, 9, 9])]
 
-    def __init__(self, model, rng):
-        self.model, self.rng = model, rng
-
-    def propose(self, wanted):
-        return [self._of(sequence, k) for sequence, k in wanted]
-
-    def _of(self, sequence, k):
-        drafts = self.model.answer_alone(sequence.known_tokens, k)
-        drafts += [END] * (k - len(drafts))
-        if self.rng.random() < 0.4:
-            drafts[self.rng.randrange(k)] = 97
-        return drafts[: self.rng.choice([0, 1, k, k, k])]
+    return change
 
 
 class Run:
@@ -96,7 +88,7 @@ class Run:
             rng.choice([1, 3, 6]),
             rng.random() < 0.3,
         )
-        guesses = Guesses(self.model, random.Random(seed))
+        guesses = Guesses(mistakes(random.Random(seed)), self.model)
         proposals = Proposals(choose_k, guesses, most)
         self.counts = proposals.counts
         options["drafts"] = proposals if drafts else None
@@ -175,29 +167,6 @@ def test_a_request_that_ends_in_a_call_takes_none_of_its_tokens(call):
         assert ended and all(one.tokens == before[one] for one in ended)
 
 
-@given(st.integers(0, 10**6), st.sampled_from(["exponential", "padding-aware"]))
-@settings(max_examples=20, deadline=None)
-def test_padded_steps_with_drafts_have_shapes_of_the_warm_up_alone(seed, strategy):
-    rng, most, length, blocks = random.Random(seed), 5, 40, 40
-    buckets = make_buckets(strategy, 24, max(3, 1 + most), length, 4, num_pages=blocks)
-    allocator = BlockAllocator(blocks, 4, enable_prefix_caching=False)
-    model, met = FakePackedModel(allocator, Sampled, max_model_len=length), set()
-    run = model.run
-    model.run = lambda batch: met.add(buckets.of(batch)) or run(batch)
-    drafts = Proposals(choose_k, Guesses(model, rng), most)
-    limits = {"max_num_batched_tokens": 24, "max_num_seqs": 3}
-    loop = make_loop(
-        serving, "hybrid", model, allocator, drafts=drafts, buckets=buckets, clock=model.clock, **limits
-    )
-    for number in range(rng.randint(1, 5)):
-        prompt = [97 + rng.randrange(9) for _ in range(rng.randint(1, 20))]
-        loop.add(Sequence(prompt, ByteTokenizer(), request_id=number, max_seq_len=length))
-    while loop.has_work_remaining():
-        loop.step()
-    assert met <= set(buckets.warm_up_list()) and drafts.counts.accepted_tokens
-    assert all(len(batch.sample_rows) <= 6 for batch in model.batches)
-
-
 def test_drafts_that_cost_time_are_chosen_before_they_are_made():
     """Ten rows at the price of one pay at once; a draft that costs as much as a step never does."""
     sequence = Sequence([1, 2], ByteTokenizer(), max_seq_len=40)
@@ -230,7 +199,7 @@ def test_acceptance_is_estimated_from_drafts_that_were_tried():
 
 
 def test_a_new_request_begins_with_the_estimate_of_those_before_it():
-    proposals = Proposals(choose_k, Guesses(None, random.Random(0)), 4)
+    proposals = Proposals(choose_k, Guesses(), 4)
     first, second = (Sequence([1, 2], ByteTokenizer(), max_seq_len=40) for _ in "ab")
     begin = proposals.rate(first).at(0)
     for _ in range(20):
@@ -526,10 +495,3 @@ def test_the_option_is_an_object_in_json():
     for text in ("ngram", "[1]", '{"a"'):
         with pytest.raises(argparse.ArgumentTypeError, match="is no object in JSON"):
             json_object(text)
-
-
-def test_an_entry_with_drafts_is_a_decode():
-    sequence = Sequence([1, 2], ByteTokenizer(), max_seq_len=40)
-    sequence.take(3)
-    entry = Drafted(sequence, 2, 1, (4, 5))
-    assert entry.is_decode and entry.needs_token and entry.stop == 3

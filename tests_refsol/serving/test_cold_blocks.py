@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.pipeline import FakeDevice, FakeStages
-from support.served import Served
+from support.served import Guesses, Served
 from tests_refsol.serving.cold_fakes import LEVELS, check_levels, cold_parts, with_cold_blocks
 from tiny_llm_course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_course.trace.simulation.step_cost import Line
@@ -26,14 +26,8 @@ WAYS = {
 }
 
 
-class Guesses:
-    """A proposer whose last draft is wrong."""
-
-    draft_seconds = 0.0
-    model: FakePackedModel
-
-    def propose(self, wanted):
-        return [[*self.model.answer_alone(made.known_tokens, k - 1), 97] for made, k in wanted]
+def last_wrong(right, sequence):
+    return [*right[:-1], 97]
 
 
 def served(
@@ -43,7 +37,7 @@ def served(
     policy, fake = WAYS[way]
     parts = cold_parts(serving, levels, costs, **(folder or {}))
     if way == "drafts":
-        options["drafts"] = Proposals(serving.choose_k, guesses := Guesses(), 3)
+        options["drafts"] = Proposals(serving.choose_k, guesses := Guesses(last_wrong), 3)
     options["async_scheduling"] = way == "ahead"
     if way == "slack":
         options |= {"profile": serving.StepProfile(Line(0.0, 1.0), Line(0.0, 0.0)), "tile": 4}
