@@ -62,14 +62,6 @@ def test_growing_arrays_keep_what_is_in_them(growing, loaded):
         assert not port.numpy(array[40:]).any()
 
 
-def test_a_prompt_that_only_a_grown_pool_holds_is_served_and_a_longer_one_is_refused(loaded, monkeypatch):
-    monkeypatch.setattr(growing_pool, "TYPICAL_TOKENS", 8)
-    llm = LLM.of(*loaded, **OPTIONS)
-    assert len(answers(llm, [(80, 4)])[0]) == 4
-    [refused] = llm.generate([{"prompt_token_ids": [1] * 97}], use_tqdm=False)
-    assert refused.outputs[0].finish_reason == "error"
-
-
 @pytest.mark.parametrize(
     "options",
     [

@@ -9,7 +9,7 @@ import pytest
 from support.close import assert_close
 from tiny_llm_course.grading.small_models import CASES, random_checkpoint
 from tiny_llm_course.trace.serve import Serving
-from tiny_llm_engine.chunked_prefill.model_runner import Draws, ModelRunner
+from tiny_llm_engine.chunked_prefill.model_runner import ModelRunner
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution import resolve_serving
 from tiny_llm_ref.serving import SamplingParams
@@ -159,16 +159,6 @@ def test_every_row_is_drawn_as_its_own_request_wants(b):
     assert len(seen) == 3, f"only the ways of running requests are computed: {seen}"
 
 
-def test_two_requests_with_different_parameters_and_the_real_sampler(b):
-    """top_k=1 leaves one token at any temperature; without it a flat row gives many different ones."""
-    b.seed(0)
-    made = runner(b, sampler=b.make_sampler)
-    sampling = [SamplingParams(50.0, top_k=1), SamplingParams(50.0)]
-    drawn = [decode(made, [1, 1], sampling=sampling) for _ in range(60)]
-    assert {first for first, _ in drawn} == {1}
-    assert {second for _, second in drawn} == set(range(VOCAB))
-
-
 def test_a_runner_without_a_sampler_refuses_to_draw(b):
     with pytest.raises(ValueError, match="no sampler: give it the solution's make_sampler"):
         prefill(runner(b), [1], sampling=SamplingParams(0.5))
@@ -189,26 +179,6 @@ def test_sizes_come_from_the_model(b):
     assert (made.num_hidden_layers, made.max_model_len) == (1, 30)
     assert made.create_kv_cache(9) == 9
     assert made.create_batch_cache(3, 40) == (3, 30), "no slot is longer than the model's context"
-
-
-@pytest.mark.parametrize("count", [1, 7, 8, 9, 19])
-def test_padding_changes_no_logits(b, count):
-    """The prompt's logits, and those of three tokens after it, equal those without padding."""
-    model = b.Qwen3ModelWeek2(random_checkpoint(b, CASES["tied-8"]))
-    prompt = np.random.default_rng(count).integers(0, 67, size=count).tolist()
-    found = []
-    for bucket in (1, 8):
-        logits = []
-        made = b.runner(model, prompt_bucket=bucket, on_logits=lambda rows, one, to=logits: to.append(one))
-        own, batch = made.create_kv_cache(25), made.create_batch_cache(2, 25)
-        made.prefill(prompt, 0, own, sample=True)
-        for layer, shared in zip(own, batch, strict=True):
-            assert layer.offset == count, "the cache holds the prompt and no padding"
-            shared.add_request(layer, 1)
-        for n in range(3):
-            made.decode([None, 5 + n], [0, count + n], batch)
-        found.append(np.array(logits))
-    assert_close(found[1], found[0], atol=1e-4, idea="padding must not be seen by anyone")
 
 
 def test_a_chunk_that_sees_more_than_itself_gets_the_mask_of_the_solution(b):
@@ -294,12 +264,6 @@ def test_each_call_copies_to_the_device_once(b, monkeypatch, drawn):
     assert len(copies) == 1
     made.decode([1, None, 2], [3, 0, 4], [layer], sampling=[params, None, params])
     assert len(copies) == 2
-
-
-def test_rows_draw_with_their_own_parameters():
-    cold, hot = (0.5, None, None), (2.0, None, 3)
-    draws = Draws([hot, None, cold, hot])
-    assert (draws.keys, draws.choices) == ([hot, cold], [1, 0, 2, 1])
 
 
 def test_a_gaudi_has_a_ladder_of_its_own_for_padding_and_for_adaptive_chunks(b):

@@ -11,7 +11,7 @@ import pytest
 from tests_refsol.long import engine_soak as soak
 from tests_refsol.long import harness, memory_soak
 from tests_refsol.long import soak as command
-from tests_refsol.long.engine_soak import Soak, first_difference
+from tests_refsol.long.engine_soak import Soak
 from tests_refsol.long.harness import SoakError
 from tiny_llm_engine.machine import ram
 from tiny_llm_engine.machine.installation import installed_backends
@@ -80,14 +80,6 @@ def test_an_answer_that_ends_too_early_is_found(port, monkeypatch):
     monkeypatch.setattr(made.pressed.engine, "request", shorter)
     with pytest.raises(SoakError, match=r"ended with \('length', \d+\), and alone with \('\w+', \d+\)"):
         made.wave(4)
-
-
-DIFFER = [([], [1], None), ([1, 2], [1, 2], None), ([1, 3], [1, 2, 3], 1), ([1, 2], [1], 1), ([2], [1], 0)]
-
-
-@pytest.mark.parametrize(("actual", "expected", "place"), DIFFER)
-def test_where_two_answers_differ(actual, expected, place):
-    assert first_difference(actual, expected) == place
 
 
 def test_the_command_prints_what_it_has_seen(capsys):

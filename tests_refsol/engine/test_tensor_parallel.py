@@ -87,14 +87,6 @@ def test_ranks_that_make_different_calls_are_named(b):
         group.run([lambda: first.receive((2, 3), x, 1), lambda: 1])
 
 
-def test_send_and_receive(b):
-    group = LockstepGroup(2, b.backend_module)
-    x = b.array(np.arange(6, dtype=np.float32))
-    first, second = group.ranks
-    _, received = group.run([lambda: first.send(x, 1), lambda: second.receive((6,), x, 0)])
-    assert b.numpy(received).tolist() == [0, 1, 2, 3, 4, 5]
-
-
 # Which part a rank holds.
 
 
