@@ -219,24 +219,6 @@ def test_what_an_earlier_request_left_is_never_seen(b, s, rng):
         np.testing.assert_allclose(actual, expected, atol=1e-4)
 
 
-def test_padding_goes_to_a_page_that_nobody_has(b, s, rng):
-    """All blocks are handed out, none is the pad block; tokens written to the pad slots change nobody's logits."""
-    allocator, model = allocator_of(s), model_of(b)
-    pools, tables = b.create_kv_pools(model, 8, SIZE), [s.BlockTable(allocator) for _ in range(2)]
-    texts = rng.integers(0, VOCABULARY, (2, 16)).tolist()
-    caches = [caches_of(b, pools, table) for table in tables]
-    for text, each in zip(texts, caches, strict=True):
-        logits_of(b, model, text[:15], each)
-    assert sorted(tables[0].blocks + tables[1].blocks) == [*range(8)] and allocator.pad_block == 8
-    padding = b.array(allocator.pad_slot + np.arange(SIZE))
-    for pool in pools:
-        noise = b.array(np.full((SIZE, 2, 10), 1e4))
-        pool.write(padding, noise, noise)
-    for text, each in zip(texts, caches, strict=True):
-        alone = logits_of(b, model, text, model.create_kv_cache())[15:]
-        np.testing.assert_allclose(logits_of(b, model, text[15:], each), alone, atol=1e-4)
-
-
 def test_blocks_that_others_can_find_are_not_written_again(b, s, rng):
     """Behind a hit, and after taking back registered tokens: refused before anything changes, with the way out."""
     allocator, model = allocator_of(s), model_of(b)
@@ -329,16 +311,6 @@ def test_the_watermark_is_at_least_a_block_unless_it_is_0(s, num_blocks, waterma
 def test_an_allocator_refuses_nonsense(s, args, options):
     with pytest.raises(ValueError, match="give"):
         s.BlockAllocator(*args, **options)
-
-
-def test_without_prefix_caching_nothing_is_found(s):
-    allocator, text = allocator_of(s, enable_prefix_caching=False), [*range(12)]
-    table = s.BlockTable(allocator)
-    table.reserve(12)
-    table.register(text, 12)
-    assert s.BlockTable(allocator).share(text) == 0 == table.num_registered
-    table.release()
-    assert len(allocator.blank) == 8
 
 
 def test_a_table_refuses_what_has_no_block(s):
