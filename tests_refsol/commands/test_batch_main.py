@@ -64,8 +64,10 @@ def batch(monkeypatch, capsys):
 
     def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        before = signal.getsignal(signal.SIGINT)
         with pytest.raises(SystemExit) as end:
             command.main(["--device", "cpu", *arguments])
+        assert signal.getsignal(signal.SIGINT) is before, "the handler of Ctrl-C is put back"
         return end.value.code, *capsys.readouterr()
 
     return run
@@ -251,42 +253,6 @@ def test_ctrl_c_prints_what_is_finished(tmp_path):
     assert re.search(r"\n1\. 1 1 .*…\n   error: the prompt has", out), out
     assert "\n2. " not in out and "\n3. " not in out, "what was not finished is not shown as an answer"
     assert re.search(r"\n1 of 3 prompts · 1 failed · .* · interrupted\n", out)
-
-
-def test_ctrl_c_comes_between_two_steps_and_releases_every_cache(monkeypatch):
-    """The signal arrives in the middle of a step; the step ends, then every request and every cache does."""
-    options = command.parse(["--backend", PORT, "--device", "cpu", "--plain", *ENDLESS])
-    jobs, batches, job_of = [], [], command.job_of
-
-    def spy(options):
-        job = job_of(options)
-        model, create = job.serving.model, job.serving.model.create_batch_cache
-
-        def interrupted(call):
-            def run(*arguments, **named):
-                if job.recorder.steps == 6:
-                    os.kill(os.getpid(), signal.SIGINT)
-                return call(*arguments, **named)
-
-            return run
-
-        model.prefill, model.decode = interrupted(model.prefill), interrupted(model.decode)
-        model.create_batch_cache = lambda *sizes: batches.append(create(*sizes)) or batches[-1]
-        jobs.append(job)
-        return job
-
-    monkeypatch.setattr(command, "job_of", spy)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        code = command.run(options, Console(file=io.StringIO(), width=80))
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "the handler is put back"
-    finally:
-        signal.signal(signal.SIGINT, before)
-    (job,), ((*layers,),) = jobs, batches
-    assert (code, job.recorder.steps) == (130, 7)
-    assert {request.finish_reason for request in job.requests} == {"abort"}
-    assert not any(request._kv_cache for request in job.requests)
-    assert all(layer.keys is None for layer in layers) and job.recorder.trace().num_tokens > 0
 
 
 # ---- a terminal

@@ -138,20 +138,6 @@ def test_stalls_are_those_of_the_metrics_and_spans_of_a_lane_do_not_overlap(prom
         assert not any(span.kind == "stall" for span in trace.spans)
 
 
-@settings(max_examples=60, deadline=None)
-@given(prompts=sizes)
-def test_a_batch_without_chunks_is_recorded_like_one_of_whole_prompts(prompts):
-    """With a slot for everybody `batch_generate` of Day 2.6 emits the same steps; its caller knows the arrivals."""
-    slots, recorder, model, tokenizer = len(prompts), Recorder(7), SimulatedModel(PLAIN), EndlessTokenizer()
-    requests = requests_of(model, prompts)
-    for index, request in enumerate(requests):
-        request.prompt_idx = index
-    for request in requests:
-        recorder(SERVING.Event("arrive", model.clock(), request))
-    SERVING.batch_generate(model, tokenizer, requests, 4096, slots, clock=model.clock, on_event=recorder)
-    assert recorder.trace("a run", WHOLE) == recorded(prompts, WHOLE, 7, slots)
-
-
 def test_the_summary_of_a_trace_is_json_in_milliseconds():
     plain = json.loads(json.dumps(recorded([(1, 4), (5, 2)], step=2).summary(), allow_nan=False))
     assert plain["longest_gap_ms"] == 3000 and plain["total_ms"] == 10_000 and plain["chunk"] == 2
@@ -172,12 +158,6 @@ def test_a_whole_prompt_and_its_chunks_see_the_same_pairs_of_tokens():
             request.try_prefill()
         seconds.append(model.clock.now)
     assert seconds == pytest.approx([100 * 101 / 2] * 3)
-
-
-def test_virtual_time_is_the_same_in_every_run():
-    assert simulate(WORK, SERVING, 64) == simulate(WORK, SERVING, 64)
-    long, late = simulate(WORK, SERVING, 64).lanes[-2:]
-    assert (long.name, long.prompt_tokens, late.name) == ("long", 300, "late")
 
 
 def test_smaller_chunks_shorten_the_gaps_and_cost_time():
