@@ -296,7 +296,10 @@ def test_only_what_no_python_runs_is_left_out():
     assert imports_of(without_type_checking(source)) == {"tiny_llm", "torch"}
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+OF_THE_REFERENCE = [f"tiny_llm_ref/{name}" for name in ("serving/policies", "mlx_backend", "torch_backend")]
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, *OF_THE_REFERENCE])
 def test_no_two_files_of_a_package_import_each_other(package):
     """Neither directly nor through others, in functions and for type hints neither."""
     left = {}
@@ -356,26 +359,3 @@ def test_a_prompt_enters_few_files_and_is_encoded_once(port, monkeypatch, capsys
     assert {"tiny_llm_course/commands/main.py", "tiny_llm_engine/loading.py"} <= entered
     assert len(entered) <= 21, "\n".join(sorted(entered))
     assert encoded == ["tokenization"]
-
-
-def imported(file: Path) -> set[str]:
-    """Modules of its own folder that a file imports, anywhere in it and also for type hints alone."""
-    found = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if is_near(node)]
-    return {
-        name for node in found for name in ([node.module] if node.module else [a.name for a in node.names])
-    }
-
-
-def is_near(node: ast.AST) -> bool:
-    return isinstance(node, ast.ImportFrom) and node.level == 1
-
-
-@pytest.mark.parametrize("folder", ["serving", "serving/policies", "mlx_backend", "torch_backend"])
-def test_no_file_of_a_solution_is_imported_by_what_it_imports(folder):
-    """Neither at once nor in a function, nor for a type hint: each file can be read after those that it names."""
-    files = (SOURCES / "tiny_llm_ref" / folder).glob("*.py")
-    left = {file.stem: imported(file) for file in files if file.stem != "__init__"}
-    while ready := [name for name, needs in left.items() if not needs & left.keys()]:
-        for name in ready:
-            del left[name]
-    assert not left, f"they import each other: {', '.join(sorted(left))}"
