@@ -387,7 +387,6 @@ NEVER_SERVED = [
     ({"prompt": "a", "max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
     ({"prompt": "a", "max_tokens": "5"}, "max_tokens", "valid integer"),
     ({"prompt": "a", "temperature": 3}, "temperature", "less than or equal to 2"),
-    ({"prompt": "a", "tools": []}, "tools", "unknown parameter tools: leave it out"),
     ({"prompt": "a", "frequency_penalty": 2.5}, "frequency_penalty", "less than or equal to 2"),
     ({"prompt": "a", "repetition_penalty": 0}, "repetition_penalty", "greater than 0"),
     ({"prompt": "a", "logit_bias": {"5": 101}}, "logit_bias", "less than or equal to 100"),

@@ -23,7 +23,6 @@ ENGINE = {"max_model_len": 32, "max_num_seqs": 4, "num_blocks": 32, "block_size"
 BEYOND_SCHEMA = [positive_data_acceptance]
 SCHEMA = schemathesis.openapi.from_dict(create_app(lambda: None).openapi())
 OPERATIONS = {f"{each.ok().method} {each.ok().path}": each.ok() for each in SCHEMA.get_all_operations()}
-OPERATIONS = {f"{each.ok().method} {each.ok().path}": each.ok() for each in SCHEMA.get_all_operations()}
 HELLO = [{"role": "user", "content": "hello"}]
 
 
