@@ -1055,14 +1055,6 @@ def test_a_request_with_more_room_than_a_slot_is_limited(s):
 
 
 @pytest.mark.task("2.6.9")
-def test_prefill_may_end_a_request_without_a_slot(s):
-    """Five prompts that end with their first token: five steps, no decode."""
-    results, model, _ = serve(s, dict.fromkeys("12345", ""))
-    assert model.trace == [f"prompt {n}" for n in range(1, 6)], f"a step a prompt and no more: {model.trace}"
-    assert all(r.finish_reason == "stop" for r in results), f"an end token ends with 'stop': {results}"
-
-
-@pytest.mark.task("2.6.9")
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_abort_while_running_or_waiting(s, victim):
     """At its third token prompt 0 aborts itself, its neighbour, or one that still waits. The others go on."""
@@ -1085,21 +1077,6 @@ def test_abort_while_running_or_waiting(s, victim):
     assert [r.finish_reason for r in results] == reasons, f"{results}"
     assert sorted(event[2] for event in events if event[0] == "finish") == [0, 1, 2, 3], f"{events}"
     assert victim < 2 or "prompt 2" not in model.trace, f"aborted while it waited: {model.trace}"
-
-
-@pytest.mark.task("2.6.9")
-@pytest.mark.parametrize("victim", [0, 2])
-def test_abort_of_one_that_has_ended_changes_nothing(s, victim):
-    """An abort that comes too late, from the event that says that the request has finished."""
-
-    def heard(event):
-        if event.kind == "finish" and event.request.prompt_idx == victim:
-            event.request.abort()
-
-    results, *_ = serve(s, {"0": "a", "1": "uvw", "2": "kl"}, heard=heard)
-    assert [r.finish_reason for r in results] == ["stop"] * 3, (
-        f"an abort after the end changes no reason: {results}"
-    )
 
 
 class Boom(BaseException):

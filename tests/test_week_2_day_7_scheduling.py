@@ -488,16 +488,6 @@ def test_chunked_prefill_bounds_every_gap(s, step):
 
 
 @pytest.mark.task("2.7.3")
-def test_chunked_prefill_never_drains_prompts_first(s):
-    """Three long prompts wait. The running request gets a token after every chunk, whosever chunk it is."""
-    run = ChunkedRun(s, {"1": "a" * 30, "A" * 9: "x", "B" * 9: "y", "C" * 9: "z"}, slots=5)
-    run.add("1", "A" * 9, "B" * 9, "C" * 9).finish()
-    kinds = [step.split()[0] for step in run.trace[:20]]
-    assert kinds == ["prompt", "decode"] * 10, f"ten chunks, and a decode step after each: {kinds}"
-    run.check_promises()
-
-
-@pytest.mark.task("2.7.3")
 def test_chunked_prefill_computes_one_chunk_a_step(s):
     """Three prompts wait, and one runs: a step has one chunk of one prompt, not one of each; in order."""
     run = ChunkedRun(s, {"1": "a" * 20, "ABCD": "x", "EFGH": "y", "IJ": "z"}, slots=4)
@@ -511,21 +501,6 @@ def test_chunked_prefill_computes_one_chunk_a_step(s):
         assert not (step.startswith("prompt") and follower.startswith("prompt")), (
             f"two chunks in one step: {step!r}, {follower!r}"
         )
-
-
-@pytest.mark.task("2.7.3")
-def test_chunked_prefill_finishes_a_lone_prompt(s):
-    """Nobody waits and nobody runs, but the one prompt needs four steps: there is work until it has its answer."""
-    run = ChunkedRun(s, {"A" * 11: "xy"}).add("A" * 11)
-    for number in range(4):
-        assert run.scheduler.has_work_remaining(), (
-            f"after {number} of 4 chunks the prompt is in no queue and in no slot, but it is work"
-        )
-        assert run.scheduler.step() is True, "a chunk was computed: step() returns True"
-    run.finish()
-    assert run.texts == ["xy"], f"{run.texts}"
-    assert run.scheduler.step() is False, "nothing is left to do: step() returns False"
-    run.check_end()
 
 
 @pytest.mark.task("2.7.3")
@@ -1202,28 +1177,6 @@ def test_chunked_prefill_may_stop_early_with_a_request_in_every_place(s):
         "a loop that goes on computes nothing"
     )
     assert len(scheduler.collect_results()) == 4, "each of them has a result"
-
-
-@pytest.mark.task("2.7.9")
-@pytest.mark.parametrize("at", range(12))
-def test_chunked_prefill_releases_every_cache_when_a_driver_with_pauses_fails(s, at):
-    """A listener raises in any step, with requests in every place: what `batch_generate` made is released."""
-    answers = {"1": "a" * 30, "A" * 12: "x", "B" * 8: "y", "C" * 3: "z"}
-    model, requests, steps = FakeModel(answers), [], []
-    requests += [s.Request(model, ByteTokenizer(), name) for name in answers]
-
-    def on_event(event):
-        steps.append(event)
-        if len(steps) > 4 + 2 * at:
-            raise OSError("stop")
-
-    with pytest.raises(OSError):
-        turns = s.Turns(pause_prefill=True)
-        s.batch_generate_with_chunked_prefill(
-            model, ByteTokenizer(), requests, 2, 3, 64, turns=turns, clock=model.clock, on_event=on_event
-        )
-    assert all(request.is_done for request in requests), f"stopped at {steps[-1].kind!r}: not all have ended"
-    assert not model.unreleased(), f"stopped at {steps[-1].kind!r}: {model.unreleased()} not released"
 
 
 @pytest.mark.task("2.7.9")
