@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from support.close import assert_close
+from support.fake_model import END, OTHER_END, ByteTokenizer
 from support.goldens import golden
 from support.masks import FAR_STARTS, MANY, SHORT_TYPES, assert_shows, visible_keys
 from support.qwen3_layer import causal64, layer64, recognise
 from tiny_llm_course.grading.small_models import CASES, random_checkpoint, random_weights, small_model
-from tiny_llm_engine.models.tokenization import StreamDetokenizer
 
 CASE_NAMES = list(CASES)
 B, HKV, D = 2, 3, 4
@@ -706,18 +706,6 @@ def test_model_goes_on_after_a_rewind(b, rng, back):
 
 
 @pytest.mark.task("2.1.6")
-def test_model_fills_one_cache_a_layer(b, rng):
-    """After 5 and 1 tokens every layer's cache holds 6."""
-    ids, model = rng.integers(0, 53, size=(1, 6)), model_of(b, "untied-3")
-    caches = model.create_kv_cache(10)
-    logits_of(b, model, ids, (5, 1), caches)
-    held = [cache.offset for cache in caches]
-    assert held == [6, 6, 6], (
-        f"the caches of the 3 layers hold {held} tokens: layer i reads and fills cache i"
-    )
-
-
-@pytest.mark.task("2.1.6")
 def test_model_takes_a_mask_of_the_callers_own(b, rng):
     """A mask array is used as it is: what it hides, no layer sees."""
     ids, model = rng.integers(0, 41, size=(1, 5)), model_of(b, "tied-1")
@@ -800,20 +788,7 @@ def test_model_in_bf16_stays_bf16(b):
         assert_close(b.numpy(logits), stored["logits"][:, start:stop], atol=0.15, idea=idea)
 
 
-END_OF_TEXT, END_OF_TURN = 256, 257
 VOCAB = 260
-
-
-class ByteTokenizer:
-    """One id a byte, and two ids that end a text."""
-
-    eos_token_ids = frozenset({END_OF_TEXT, END_OF_TURN})
-
-    def encode(self, text: str) -> list[int]:
-        return list(text.encode())
-
-    def detokenizer(self) -> StreamDetokenizer:
-        return StreamDetokenizer(lambda token: bytes([token]) if token < 256 else b"")
 
 
 class ScriptedCache:
@@ -896,7 +871,7 @@ def generate(b, script: list, prompt: str = "Hi", **options):
 @pytest.mark.parametrize("prompt", ["H", "Hi", "a longer one"])
 def test_generate_sends_the_prompt_once_and_then_one_token(b, prompt):
     """The first call has the whole prompt at offset 0, each later one the new token alone, where it stands."""
-    text, model, pieces = generate(b, [*b"you", END_OF_TEXT], prompt)
+    text, model, pieces = generate(b, [*b"you", END], prompt)
     n = len(prompt)
     expected = [(0, [*prompt.encode()]), (n, [ord("y")]), (n + 1, [ord("o")]), (n + 2, [ord("u")])]
     assert model.calls == expected, f"(offset, ids) of the calls must be {expected}: {model.calls}"
@@ -906,7 +881,7 @@ def test_generate_sends_the_prompt_once_and_then_one_token(b, prompt):
 @pytest.mark.task("2.1.7")
 def test_generate_asks_for_the_logits_of_one_token(b):
     """Only the last token's logits choose the next one: no call scores a whole prompt, the largest product of all."""
-    _, model, _ = generate(b, [*b"you", END_OF_TEXT], "a longer prompt")
+    _, model, _ = generate(b, [*b"you", END], "a longer prompt")
     assert model.scored == [1] * 4, f"logits_to_keep=1 in every call; the model scored {model.scored} tokens"
 
 
@@ -914,7 +889,7 @@ def test_generate_asks_for_the_logits_of_one_token(b):
 @pytest.mark.parametrize(("prompt", "limit"), [("Hi", 3), ("a longer prompt", 1), ("Hi", 900)])
 def test_generate_makes_room_for_the_prompt_and_the_answer(b, prompt, limit):
     """Memory for prompt and answer, and not for the model's whole context: a step of 256 more at most."""
-    _, model, _ = generate(b, [*b"ok", END_OF_TEXT][-limit:], prompt, max_tokens=limit)
+    _, model, _ = generate(b, [*b"ok", END][-limit:], prompt, max_tokens=limit)
     needed, rooms = len(prompt) + limit, {cache.max_seq_len for caches in model.caches for cache in caches}
     assert all(room is not None and needed - 1 <= room < needed + 256 for room in rooms), (
         f"{len(prompt)} tokens of prompt and at most {limit} of answer: create_kv_cache({needed}), not {rooms}"
@@ -922,7 +897,7 @@ def test_generate_makes_room_for_the_prompt_and_the_answer(b, prompt, limit):
 
 
 @pytest.mark.task("2.1.7")
-@pytest.mark.parametrize("end", [END_OF_TEXT, END_OF_TURN])
+@pytest.mark.parametrize("end", [END, OTHER_END])
 def test_generate_stops_at_every_end_token(b, end):
     """Any end token ends the text; the model is not called for it, and the caches are released."""
     text, model, _ = generate(b, [*b"ok", end, *b"never"], max_tokens=6)
@@ -970,7 +945,7 @@ def test_generate_releases_the_caches_on_every_way_out(b, error, where):
 @pytest.mark.task("2.1.7")
 def test_generate_samples_every_token(b):
     """The sampler sees (1, V) logits and chooses each token; the next call gets its choice."""
-    choices, shapes = iter([*b"xyz", END_OF_TEXT]), []
+    choices, shapes = iter([*b"xyz", END]), []
 
     def sampler(logits):
         shapes.append(tuple(logits.shape))
@@ -992,7 +967,7 @@ def test_generate_never_splits_a_character(b):
 @pytest.mark.task("2.1.7")
 def test_generate_starts_every_text_afresh(b):
     """Two texts, two sets of caches: the second does not know of the first."""
-    model = ScriptedModel(b, [*b"a", END_OF_TEXT, *b"b", END_OF_TEXT])
+    model = ScriptedModel(b, [*b"a", END, *b"b", END])
     texts = [b.simple_generate_with_kv_cache(model, ByteTokenizer(), "Hi") for _ in range(2)]
     assert (texts, len(model.caches)) == (["a", "b"], 2), "every text needs caches of its own"
     assert model.calls[2] == (0, [*b"Hi"]), f"the second text starts with its prompt at 0: {model.calls[2]}"
