@@ -51,9 +51,7 @@ def test_chunked_prefill_knows_its_last_chunk(s):
 @pytest.mark.task("2.7.1")
 def test_chunked_prefill_goes_on_from_any_offset(s):
     """The step may change between two chunks, so an offset need not be a multiple of it."""
-    assert s.next_chunk(5, 20, 4) == s.Chunk(5, 4, 20), (
-        "the next chunk begins at the offset, wherever that is"
-    )
+    assert s.next_chunk(5, 20, 4) == s.Chunk(5, 4, 20), "the next chunk begins at the offset, wherever"
     assert s.next_chunk(19, 20, 4) == s.Chunk(19, 1, 20), "one token is left"
 
 
@@ -404,7 +402,7 @@ class ChunkedRun:
             ]
             gap = max((b - a for a, b in pairwise(times)), default=0)
             assert gap <= bound, (
-                f"{gap:.0f} s between two tokens; one chunk and one decode take {bound} s at most"
+                f"{gap:.0f} s between two tokens; a chunk and a decode take {bound} s at most"
             )
 
 
@@ -501,6 +499,21 @@ def test_chunked_prefill_computes_one_chunk_a_step(s):
         assert not (step.startswith("prompt") and follower.startswith("prompt")), (
             f"two chunks in one step: {step!r}, {follower!r}"
         )
+
+
+@pytest.mark.task("2.7.3")
+def test_chunked_prefill_finishes_a_lone_prompt(s):
+    """Nobody waits and nobody runs, but the one prompt needs four steps: there is work until it has its answer."""
+    run = ChunkedRun(s, {"A" * 11: "xy"}).add("A" * 11)
+    for number in range(4):
+        assert run.scheduler.has_work_remaining(), (
+            f"after {number} of 4 chunks the prompt is in no queue and in no slot, but it is work"
+        )
+        assert run.scheduler.step() is True, "a chunk was computed: step() returns True"
+    run.finish()
+    assert run.texts == ["xy"], f"{run.texts}"
+    assert run.scheduler.step() is False, "nothing is left to do: step() returns False"
+    run.check_end()
 
 
 @pytest.mark.task("2.7.3")
@@ -678,9 +691,7 @@ def test_chunked_prefill_frees_a_slot_with_the_last_token(s):
     """A request leaves the batch in the step of its last token: nothing is left to do, and its end was told."""
     run = ChunkedRun(s, {"1": "ab"}).add("1").steps(2)
     assert run.trace == ["prompt 1", "decode a-", "decode b-"], f"{run.trace}"
-    assert not run.scheduler.has_work_remaining(), (
-        "it got its end token: its slot is free, and there is no work"
-    )
+    assert not run.scheduler.has_work_remaining(), "it got its end token: its slot is free, no work is left"
     assert run.times("finish", 0) == [3], f"its end is emitted with its last step: {run.times('finish', 0)}"
 
 
@@ -748,9 +759,7 @@ def check_mix(s, mix: list, slots: int, step: int, **options) -> None:
     found = {request.prompt: request.text for request in run.requests}
     assert found == answers, f"each request gets the answer that it gets alone: {found}"
     computed = sum(call.computed for call in run.model.calls if not call.is_batch)
-    assert computed == sum(map(len, answers)), (
-        f"{computed} prompt tokens computed, of {sum(map(len, answers))}"
-    )
+    assert computed == sum(map(len, answers)), f"{computed} prompt tokens, not {sum(map(len, answers))}"
     run.check_promises()
     run.check_end()
 
@@ -827,9 +836,7 @@ def test_chunked_prefill_survives_a_step_that_fails(s, error):
         ended = {
             request.prompt_idx for request in run.requests if request.finish_reason in ("error", "abort")
         }
-        assert len(ended) <= (call.computed if call.is_batch else 1), (
-            f"call {at} ({call}) failed, and ended {ended}"
-        )
+        assert len(ended) <= (call.computed if call.is_batch else 1), f"call {at} ({call}) has ended {ended}"
         assert ended, f"call {at} ({call}) failed, and ended nobody"
         _check_others(run, ended, f"call {at} ({call}) failed")
         run.check_end()
@@ -1134,9 +1141,7 @@ def test_chunked_prefill_pauses_for_nobody_who_has_ended(s):
     run.add("1", "").requests[2].finish("abort")
     run.steps(1).add("2").finish()
     assert run.trace[:2] == ["prompt ABC", "prompt DEF"], f"nobody to make room for: {run.trace}"
-    assert not [e for e in run.events if e.kind == "pause"], (
-        "no patience is spent on requests that have ended"
-    )
+    assert not [e for e in run.events if e.kind == "pause"], "no patience is spent on those that have ended"
     run.check_end()
 
 
@@ -1173,9 +1178,7 @@ def test_chunked_prefill_may_stop_early_with_a_request_in_every_place(s):
     for _ in range(9):
         if scheduler.has_work_remaining():
             scheduler.step()
-    assert not scheduler.has_work_remaining() and len(run.trace) == calls, (
-        "a loop that goes on computes nothing"
-    )
+    assert not scheduler.has_work_remaining() and len(run.trace) == calls, "a loop that goes on is idle"
     assert len(scheduler.collect_results()) == 4, "each of them has a result"
 
 
@@ -1205,9 +1208,7 @@ def test_chunked_prefill_reserves_slots(s):
         run.add("4").finish()
         order[reserved] = "".join(step[-1] for step in run.trace if step.startswith("prompt"))
         batch = max(sum(bool(r and r.priority == "batch") for r in at) for at in _slots_over_time(run))
-        assert batch == 3 - reserved, (
-            f"{reserved} of 3 slots reserved, and {batch} batch requests ran at once"
-        )
+        assert batch == 3 - reserved, f"{reserved} of 3 slots reserved, {batch} batch requests ran at once"
         assert run.texts == list(answers.values()), f"nobody waits for ever: {run.texts}"
         run.check_end()
     assert order == {0: "1234", 1: "1243", 2: "1423"}, f"reserved slots: the order of the prompts is {order}"
