@@ -27,9 +27,7 @@ def assert_mask(actual: np.ndarray, L: int, S: int) -> None:
     """First the two values that a mask may hold, then their places."""
     assert not np.isnan(actual).any(), "the mask holds NaN: 0 · -inf is no number; choose between 0 and -inf"
     others = actual[(actual != 0) & (actual != -np.inf)]
-    assert not others.size, (
-        f"the mask holds {others[0]:g}: visible is 0, and only -inf hides from every score"
-    )
+    assert not others.size, f"the mask holds {others[0]:g}: visible is 0, only -inf hides from every score"
     idea = "query i is at position S - L + i and sees the keys up to there, its own included"
     assert_close(actual, causal64(L, S), idea=idea)
 

@@ -164,9 +164,7 @@ def test_block_takes_any_mask(b):
     idea = "the mask that the layer is given must reach attention"
     assert_close(b.numpy(block(x, mask)), stored["block"], atol=1e-4, idea=idea)
     unmasked = b.numpy(block(x))
-    assert np.abs(unmasked[:, 0] - stored["block"][:, 0]).max() > 1e-2, (
-        "without a mask, token 0 sees them all"
-    )
+    assert np.abs(unmasked[:, 0] - stored["block"][:, 0]).max() > 1e-2, "without a mask token 0 sees them all"
 
 
 @pytest.mark.task("1.5.4")
@@ -235,7 +233,5 @@ def test_model_in_bf16_stays_bf16(b, name):
     """bf16 weights give bf16 logits, near the float32 ones: no layer widens the stream on the way."""
     stored, model = golden(name), model_of(b, name, "bfloat16")
     logits = model(b.array(stored["inputs"]))
-    assert logits.dtype == b.dtype("bfloat16"), (
-        f"bf16 weights gave {logits.dtype}: something widened the stream"
-    )
+    assert logits.dtype == b.dtype("bfloat16"), f"bf16 weights gave {logits.dtype}: the stream was widened"
     assert_close(b.numpy(logits), stored["logits"], atol=0.15, idea="bf16 logits are near the float32 ones")

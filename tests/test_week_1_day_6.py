@@ -145,9 +145,7 @@ def test_generate_counts_from_the_default_limit(b):
 def test_generate_never_splits_a_character(b, text):
     """A character may take up to four tokens here. Its piece comes with the last of them; those before are empty."""
     actual, _, pieces = generate(b, [*text.encode(), END_OF_TEXT])
-    assert actual == text, (
-        f"{actual!r}: an id alone may be half a character; the detokenizer puts them together"
-    )
+    assert actual == text, f"{actual!r}: an id may be half a character; the detokenizer puts them together"
     expected = [piece for c in text for piece in [""] * (len(c.encode()) - 1) + [c]]
     assert pieces == expected, f"one piece per token, empty while a character is unfinished: {pieces}"
 
@@ -166,9 +164,7 @@ def test_generate_streams(b):
     events: list = []
     model = ScriptedModel(b, [*b"abc", END_OF_TEXT], events)
     b.simple_generate(model, ByteTokenizer(), "Hi", on_text=events.append)
-    assert events == ["model", "a", "model", "b", "model", "c", "model"], (
-        f"each piece at once, not later: {events}"
-    )
+    assert events == ["model", "a", "model", "b", "model", "c", "model"], f"each piece at once: {events}"
 
 
 @pytest.mark.task("1.6.2")

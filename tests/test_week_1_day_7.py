@@ -186,9 +186,7 @@ def test_keep_top_p_always_keeps_the_best(b, rng, top_p):
     logits = rng.normal(size=(6, 8))
     logits[np.arange(6), rng.integers(0, 8, 6)] = 6
     kept = np.isfinite(b.numpy(b.sampler.keep_top_p(b.array(logits), top_p)))
-    assert (kept == (logits == 6)).all(), (
-        f"p = {top_p} is less than the best token has: it alone stays, always"
-    )
+    assert (kept == (logits == 6)).all(), f"p = {top_p} is less than the best token has: it alone stays"
 
 
 @pytest.mark.task("1.7.3")

@@ -242,9 +242,7 @@ def test_every_token_is_the_same_program(b, rng):
         "program, so PyTorch writes with index_copy_ at `positions`, into memory for max_seq_len; MLX grows by 256"
     )
     if b.name in RECORDERS:
-        assert room == {768}, (
-            f"the memory is {sorted(room)} long: make room for max_seq_len, 600, once, rounded up"
-        )
+        assert room == {768}, f"the memory is {sorted(room)} long: make room for max_seq_len, 600, once"
         assert returned[0] is prompt[0] and returned[1] is prompt[1], (
             "with is_prompt the new keys and values are all there is: store them, and return the `key` and `value` "
             "that came in, not a copy in memory"
@@ -694,9 +692,7 @@ def test_model_goes_on_after_a_rewind(b, rng, back):
     logits_of(b, model, np.concatenate([ids[:, :start], wrong[:, start:11]], axis=1), (9, 1, 1), caches)
     for cache in caches:
         cache.rewind(back)
-    assert [cache.offset for cache in caches] == [start] * 2, (
-        "each layer has a cache, and every one is filled"
-    )
+    assert [cache.offset for cache in caches] == [start] * 2, "each layer has a cache, and each is filled"
     outputs = [
         b.numpy(model(b.array(ids[:, at:stop]), at, caches))
         for at, stop in ((start, start + 1), (start + 1, 13), (13, 14))

@@ -73,12 +73,8 @@ def test_words_give_the_numbers_back(b, rng, bits, batch):
     numbers = rng.integers(0, 2**bits, size=(*batch, 24))
     numbers[..., ::3] = 2**bits - 1
     actual = b.numpy(b.words_to_numbers(words_of(b, numbers, bits), bits))
-    assert np.issubdtype(actual.dtype, np.integer), (
-        f"the numbers are whole, in an integer type, not {actual.dtype}"
-    )
-    assert actual.min() >= 0, (
-        "a number is negative: 4 bits are 0 to 15, and the word's highest bit is no sign"
-    )
+    assert np.issubdtype(actual.dtype, np.integer), f"the numbers have an integer type, not {actual.dtype}"
+    assert actual.min() >= 0, "a number is negative: 4 bits are 0 to 15, the word's highest bit is no sign"
     idea = "number i of a word comes from its bits i · bits and up: the first one is in the lowest bits"
     assert_close(actual, numbers, atol=0, rtol=0, idea=idea)
 
@@ -129,9 +125,7 @@ def test_quantize_is_never_far_away(b, rng, group_size, bits):
     if most > 1.001:
         why = "scale, bias and q are not of one ruler: a sign, the edge, the number of steps, or a q that is no q"
     assert worst <= 0.501, f"a number is {worst:.2f} scales from its mark: {why}"
-    assert most <= 1.001, (
-        f"a number beyond the far end is {most:.2f} scales from it, and 1 is the most: {why}"
-    )
+    assert most <= 1.001, f"a number beyond the far end is {most:.2f} scales from it, 1 is the most: {why}"
 
 
 @pytest.mark.task("2.2.2")
@@ -158,9 +152,7 @@ def test_quantize_handles_every_kind_of_group(b, rng, bits):
     w = np.stack([np.zeros(64), np.full(64, 0.3), np.full(64, -0.3), noise[0], -noise[1], ends, -ends * 1e-9])
     _, scales, biases = map(b.numpy, b.quantize_weights(b.array(w), 64, bits))
     for name, array in (("scales", scales), ("biases", biases)):
-        assert np.isfinite(array).all(), (
-            f"a group without a range has no finite {name}: the scale is at least 1e-7"
-        )
+        assert np.isfinite(array).all(), f"without a range {name} is not finite: the scale is at least 1e-7"
     idea = (
         "a scale of at least 1e-7; a bias of 0 where the edge is less than half a mark; where both ends are "
         "equally far, the upper one is the bias"

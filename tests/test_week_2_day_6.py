@@ -300,9 +300,7 @@ def test_remove_makes_a_slot_idle(b, rng):
     rows.remove(1)
     assert rows.cache.offsets == [3, 0, 5], f"a free slot is at position 0: {rows.cache.offsets}"
     assert rows.cache.active == [True, False, True], f"slot 1 is free: {rows.cache.active}"
-    assert rows.cache.num_keys(1) == b.BatchingKvCache(1).num_keys(6), (
-        "the keys returned shrink with the longest row"
-    )
+    assert rows.cache.num_keys(1) == b.BatchingKvCache(1).num_keys(6), "keys shrink with the longest row"
     rows.check("after its neighbour was removed", 3)
     assert rows.cache.offsets == [4, 0, 6], f"an idle slot is not counted: {rows.cache.offsets}"
 
@@ -432,9 +430,7 @@ def test_decode_done_stops_at_a_limit(s, max_tokens, max_seq_len, expected):
         f"max_tokens={max_tokens}, max_seq_len={max_seq_len} and a prompt of 2 allow {expected} new tokens"
     )
     assert made.finish_reason == "length", f"{limits}: it must end there"
-    assert made.text == "abcdefgh"[:expected], (
-        f"{limits}, and the last one belongs to the text: {made.text!r}"
-    )
+    assert made.text == "abcdefgh"[:expected], f"{limits}, and the last belongs to the text: {made.text!r}"
 
 
 @pytest.mark.task("2.6.5")
@@ -474,9 +470,7 @@ def test_decode_done_holds_back_what_may_be_a_stop_string(s):
     cut = answer(s, b"the en", stop="end", sampling=s.SamplingParams(max_tokens=6))
     assert (cut.text, cut.finish_reason) == ("the en", "length"), f"finish delivers the rest: {cut.text!r}"
     ended = answer(s, [*b"the en", END], stop="end")
-    assert (ended.text, ended.finish_reason) == ("the en", "stop"), (
-        f"finish delivers the rest: {ended.text!r}"
-    )
+    assert (ended.text, ended.finish_reason) == ("the en", "stop"), f"finish shows the rest: {ended.text!r}"
 
 
 @pytest.mark.task("2.6.5")
@@ -491,9 +485,7 @@ def test_a_stop_string_at_the_limit_is_a_stop(s):
 @pytest.mark.task("2.6.5")
 def test_decode_done_never_splits_a_character(s):
     """A token may be a part of a character; the text grows when it is whole, and a cut one shows as U+FFFD."""
-    assert answer(s, "né😀".encode()).text == "né😀", (
-        "an id alone may be half a character: the detokenizer joins them"
-    )
+    assert answer(s, "né😀".encode()).text == "né😀", "an id may be half a character: the detokenizer joins"
     assert answer(s, "né😀".encode()[:-2]).text == "né", "half a character is no text yet"
     cut = answer(s, "né😀".encode()[:-2], sampling=s.SamplingParams(max_tokens=5))
     assert cut.text == "né\ufffd", f"finish delivers what the detokenizer holds: {cut.text!r}"
@@ -509,9 +501,7 @@ def test_a_request_that_ends_releases_its_cache(s):
     ):
         made, model = request(s, **options)
         made.decode_done(tokens[0], update_offset=False)
-        assert made.is_done and not model.unreleased(), (
-            f"{made.finish_reason!r}: {model.unreleased()} not released"
-        )
+        assert made.is_done and not model.unreleased(), f"{made.finish_reason!r} keeps {model.unreleased()}"
 
 
 @pytest.mark.task("2.6.5")
@@ -770,9 +760,7 @@ def test_decode_is_one_call_for_all_slots(s):
     batch.decode()
     assert len(model.calls) == 1, f"one call for all slots, not {len(model.calls)}: {model.trace}"
     call = model.calls[0]
-    assert call.tokens == [ord("a"), None, ord("x"), None], (
-        f"the last token of each request, or None: {call.tokens}"
-    )
+    assert call.tokens == [ord("a"), None, ord("x"), None], f"the last token of each, or None: {call.tokens}"
     assert call.offsets == [2, 0, 1, 0], f"tokens in the cache before the step, 0 when idle: {call.offsets}"
     assert call.sampling == [None, None, params, None], f"one entry per slot: {call.sampling}"
     texts = [r.text for r in requests]
@@ -843,9 +831,7 @@ def test_abort_while_a_decode_step_runs(s, thread):
     assert found == [("ab", None), ("x", "abort")], (
         f"aborted while the step ran: {found}; take the tokens after the call's context"
     )
-    assert [event[2] for event in events if event[0] == "token"] == [0], (
-        f"no token of it is emitted: {events}"
-    )
+    assert [event[2] for event in events if event[0] == "token"] == [0], f"no token of it is told: {events}"
     batch.remove_ended()
     assert batch.running == [0] and model.batch_caches[0].rows[1] is None, "its slot is free again"
 
@@ -1034,9 +1020,7 @@ def test_requests_bring_limits_and_stop_strings_of_their_own(s):
 
     answers = {"1": [*b"ab"], "2": "uvw", "3": [*b"the end"]}
     results, model, _ = serve(s, answers, prompts, batch_size=3)
-    assert texts(results) == ["ab", "uvw", "the e"], (
-        f"limits and stop strings are each request's: {texts(results)}"
-    )
+    assert texts(results) == ["ab", "uvw", "the e"], f"each has its own limit and stop: {texts(results)}"
     assert [r.finish_reason for r in results] == ["length", "stop", "stop"], f"{results}"
     decode = next(call for call in model.calls if isinstance(call.sampling, list))
     temperatures = {params and params.temperature for params in (model.calls[0].sampling, decode.sampling[0])}

@@ -200,9 +200,7 @@ class Prefill:
             assert_close(found, whole, atol=1e-4, idea=f"keys and values of layer {layer}: {idea}")
         assert len(self.logits) == 1, f"logits were asked for {len(self.logits)} times, and once is enough"
         assert_close(self.logits[0], logits, atol=1e-4, idea=f"logits of the last token: {idea}")
-        assert self.request.next_token == int(logits.argmax()), (
-            "the first new token follows from these logits"
-        )
+        assert self.request.next_token == int(logits.argmax()), "the first token follows from these logits"
 
 
 @pytest.fixture(scope="module")

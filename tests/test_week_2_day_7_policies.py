@@ -172,9 +172,7 @@ def test_chunked_prefill_sizes_keep_offsets_aligned(s, prompt, memory, decoding,
             break
         size = s.select_optimal_chunk_size(left, free, decoding, 7, sizes)
         assert size <= free, f"{size} tokens do not fit into {free}"
-        assert size in (0, *sizes) or size == left, (
-            f"{size} is neither of {sizes} nor all that is left, {left}"
-        )
+        assert size in (0, *sizes) or size == left, f"{size} is neither of {sizes} nor what is left, {left}"
         assert size > 0 or free < sizes[0], f"{free} tokens of memory are enough for {sizes[0]}: why wait?"
         assert offset % sizes[0] == 0, f"a chunk at {offset}, no multiple of {sizes[0]}"
         offset += min(size, left)
@@ -544,9 +542,7 @@ def test_chunked_prefill_chunker_ignores_chunks_of_no_size(s, tokens, settled):
         for _ in range(5):
             chunker.observe(tokens, seconds)
             chosen += drive(chunker, machine, 1)
-    assert set(chosen) == {settled}, (
-        f"chunks of {tokens} tokens, fast or slow, say nothing of {settled}: {chosen}"
-    )
+    assert set(chosen) == {settled}, f"chunks of {tokens} tokens say nothing of {settled}: {chosen}"
 
 
 @pytest.mark.task("2.7.5")
@@ -623,9 +619,7 @@ def test_chunked_prefill_scheduler_with_a_chunker_keeps_the_target(s, sizes):
         chunker=s.AdaptiveChunker(TARGET, sizes),
     )
     assert [len(completion.text) for completion in done] == [150] * 3 + [2] * 3, "every answer is whole"
-    assert all(chunk.context % sizes[0] == 0 for chunk in chunks), (
-        "every chunk begins at a multiple of sizes[0]"
-    )
+    assert all(chunk.context % sizes[0] == 0 for chunk in chunks), "chunks begin at multiples of sizes[0]"
     longest = max(chunk.tokens for chunk in chunks)
     assert longest <= sizes[-1], (
         f"a chunk of {longest} tokens, and the chunker chose {sizes[-1]} at most: `try_prefill` of Task 2.7.2 must not"
@@ -645,9 +639,7 @@ def test_chunked_prefill_scheduler_with_a_chunker_keeps_the_target(s, sizes):
     assert not wrong, f"once settled every chunk is the largest under the target, and these are not: {wrong}"
     settled = [later - earlier for (earlier, _), (later, n) in pairwise(tokens) if n > 13]
     limit = TARGET + PricedModel.DECODE + 1e-9
-    assert max(settled) <= limit, (
-        f"a gap of {max(settled)} s: a chunk of {TARGET} s and one decode are {limit}"
-    )
+    assert max(settled) <= limit, f"a gap of {max(settled)} s: a chunk of {TARGET} s and a decode are {limit}"
 
 
 # Task 2.7.7: metrics.
@@ -977,9 +969,7 @@ def test_chunked_prefill_sweep_without_whole_prompts(s):
     metrics = SimpleNamespace(summary=lambda: {"total_ms": 3.0, "tbt_p99_ms": None, "longest_gap_ms": None})
     [row] = s.sweep_chunk_sizes(lambda step: metrics, [64], rounds=2)
     assert (row["step"], row["total_ms"], row["longest_gap_ms"]) == (64, 3.0, None)
-    assert row["total_lost"] is None and row["gap_won"] is None, (
-        "without None there is nothing to compare with"
-    )
+    assert row["total_lost"] is None and row["gap_won"] is None, "without None nothing is compared"
     whole = s.sweep_chunk_sizes(lambda step: metrics)[-1]
     assert (whole["total_lost"], whole["gap_won"]) == (0.0, None), "a run without any gap has none to win"
 
@@ -1084,9 +1074,7 @@ def test_chunked_prefill_priority_short_batch_prompts_do_not_starve_the_oldest(s
             queue.add(Ticket(name[0], int(name[2:])))
         assert queue.schedule_next().name == "i" and queue.shorter_than(5).name == "b"
     queue.add(Ticket("i", 9))
-    assert queue.schedule_next().name == "b1", (
-        "two interactive ones went: it is the turn of b1, which still waits"
-    )
+    assert queue.schedule_next().name == "b1", "two interactive ones went: it is the turn of b1"
 
 
 @pytest.mark.task("2.7.9")
@@ -1131,9 +1119,7 @@ def test_chunked_prefill_priority_a_batch_request_runs_in_the_end(s, reserved):
         if not batch.is_done:
             scheduler.step()
     prompts = [call.removeprefix("prompt ") for call in model.trace if call.startswith("prompt")]
-    assert prompts[3:4] == ["batch"], (
-        f"after 3 interactive prompts it is the turn of the batch request: {prompts}"
-    )
+    assert prompts[3:4] == ["batch"], f"after 3 interactive prompts the batch request goes: {prompts}"
     assert batch.text == "xyz", f"it runs to its end while interactive requests keep coming: {batch.text!r}"
     scheduler.close()
 
@@ -1147,9 +1133,7 @@ def test_chunked_prefill_priority_slots_for_interactive_only(s):
     queue = queue_of(s, "b1 i1 i2 i3 i4 i5", patience=2)
     for _ in range(2):
         queue.schedule_next(interactive_only=True)
-    assert drain(queue) == "i3 i4 b1 i5", (
-        "i1 and i2 took slots that b1 could not take: only i3 and i4 passed it"
-    )
+    assert drain(queue) == "i3 i4 b1 i5", "i1 and i2 took slots that were kept: only i3 and i4 passed b1"
     assert drain(queue_of(s, "b1"), interactive_only=True) == "", "no interactive request waits"
     assert drain(queue_of(s, "i1"), interactive_only=True) == "i1"
 
@@ -1159,9 +1143,7 @@ def test_chunked_prefill_priority_takes_the_shortest_prompt(s):
     """Strictly shorter than the tokens that are left of another; an interactive one first, whatever its length."""
     queue = queue_of(s, "b1:3 b2:2 i1:9 i2:7 i3:8")
     assert queue.shorter_than(2) is None, "nobody has fewer than 2 tokens"
-    assert queue.shorter_than(8).name == "i2", (
-        "the shortest interactive prompt, though batch ones are shorter"
-    )
+    assert queue.shorter_than(8).name == "i2", "the shortest interactive prompt: batch ones are shorter"
     assert queue.shorter_than(8, interactive_only=True) is None, "8 is not fewer than 8, and batch may not go"
     assert queue.shorter_than(8).name == "b2", "then the shortest batch prompt"
     assert drain(queue) == "i1 i3 b1", "who has left is gone from every order"
@@ -1196,7 +1178,7 @@ def test_chunked_prefill_priority_bounds_every_wait(s, patience, script):
         kind = ticket.name[0]
         assert ticket.name in waiting[kind], f"{ticket} does not wait (any more)"
         assert letter == "s" or waiting[kind][0] == ticket.name, (
-            f"{ticket} is not the oldest of {waiting[kind]}"
+            f"{ticket} is not the first of {waiting[kind]}"
         )
         assert letter != "T" or kind == "i", f"{ticket} took a slot for interactive ones"
         waiting[kind].remove(ticket.name)

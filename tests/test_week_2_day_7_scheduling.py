@@ -51,7 +51,9 @@ def test_chunked_prefill_knows_its_last_chunk(s):
 @pytest.mark.task("2.7.1")
 def test_chunked_prefill_goes_on_from_any_offset(s):
     """The step may change between two chunks, so an offset need not be a multiple of it."""
-    assert s.next_chunk(5, 20, 4) == s.Chunk(5, 4, 20), "the next chunk begins at the offset, wherever"
+    assert s.next_chunk(5, 20, 4) == s.Chunk(5, 4, 20), (
+        "the next chunk begins at the offset, wherever that is"
+    )
     assert s.next_chunk(19, 20, 4) == s.Chunk(19, 1, 20), "one token is left"
 
 

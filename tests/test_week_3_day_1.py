@@ -195,9 +195,7 @@ def test_free_keeps_what_is_cached(s):
     blank = allocator.allocate(1)
     allocator.free([*kept, *blank])
     assert allocator.num_free == 8, f"all 8 blocks are free, each once, and num_free is {allocator.num_free}"
-    assert [*allocator.prefix_cache.idle] == kept, (
-        "a cached block without references is idle, and can be evicted"
-    )
+    assert [*allocator.prefix_cache.idle] == kept, "a cached block without references is idle"
     assert kept[0] not in allocator.blank, "a cached block is not blank: its text would be lost"
     assert blank[0] in allocator.blank, "a block that cannot be found is blank"
 
@@ -236,9 +234,7 @@ def test_reserve_grows_block_by_block(s):
         before = [*table.blocks]
         table.reserve(tokens)
         assert len(table.blocks) == -(-tokens // 4), f"{tokens} tokens are in {len(table.blocks)} blocks of 4"
-        assert table.blocks[: len(before)] == before, (
-            f"the blocks were {before} and are {table.blocks}: they stay"
-        )
+        assert table.blocks[: len(before)] == before, f"blocks stay: {before} became {table.blocks}"
         others += allocator.allocate(tokens == 6)  # another request takes the next block
     assert len({*table.blocks, *others}) == 5
 
@@ -294,9 +290,7 @@ def table_of(s, blocks: list[int], num_blocks: int = 8):
 def test_slots_follow_the_table(s, start, stop, slots):
     """Blocks 5, 0, 3 of 4 tokens: position 3 is the last slot of block 5, position 4 the first of block 0."""
     found = table_of(s, [5, 0, 3]).slots(start, stop)
-    assert found == slots, (
-        f"positions {start} … {stop - 1} in blocks [5, 0, 3] of 4 tokens: {slots}, not {found}"
-    )
+    assert found == slots, f"positions {start} … {stop - 1} in blocks [5, 0, 3] of 4: {slots}, not {found}"
 
 
 @pytest.mark.task("3.1.4")
@@ -369,9 +363,7 @@ def test_block_hash_depends_on_everything_before(s):
     names = [s.block_hash(parent, block) for parent in (None, s.block_hash(None, block))]
     names += [s.block_hash(s.block_hash(None, other), block) for other in ([5, 6, 7, 8], [6, 5, 7, 8])]
     names.append(s.block_hash(s.block_hash(s.block_hash(None, [5, 6, 7, 8]), block), block))
-    assert len({*names}) == 5, (
-        "the parent belongs into the hash: five different beginnings, one and the same block"
-    )
+    assert len({*names}) == 5, "the parent belongs into the hash: five beginnings, one and the same block"
 
 
 @pytest.mark.task("3.1.5")
@@ -496,9 +488,7 @@ def test_register_goes_on_where_it_stopped(s, pieces):
         parent = s.block_hash(parent, TEXT[start : start + SIZE])
         names[parent] = number
     found = [names.get(allocator.prefix_cache.digest_of.get(block), "unknown") for block in table.blocks]
-    assert found == [*range(5)], (
-        f"pieces of {pieces}: each block is named once, by its parent and its own tokens"
-    )
+    assert found == [*range(5)], f"pieces of {pieces}: each block is named once, by its parent and its tokens"
     found = [names.get(digest, "unknown") for digest in table.digests]
     assert found == [*range(5)], "the digests of the blocks at the front are remembered, in order"
 
@@ -765,7 +755,7 @@ class Traffic:
         assert self.allocator.reference_counts == counts, f"references\n{self}"
         free = sum(count == 0 for count in counts)
         assert self.allocator.num_free == free, (
-            f"{free} blocks have no reference: a leak, or a double free\n{self}"
+            f"{free} blocks have no reference: a leak or double free\n{self}"
         )
         for table in self.tables:
             size, length = self.allocator.block_size, len(self.tokens[table])
@@ -878,9 +868,7 @@ def test_a_prefix_hit_gives_the_logits_of_a_run_alone(b, s, rng, model, owner, s
         run(b, model, second[::-1], [9], paged(b, pools, other))
     mine = s.BlockTable(allocator)
     offset = mine.share(second)
-    assert offset == hit, (
-        f"{shared} tokens are the same, in blocks of 4: {hit} are cached, and share says {offset}"
-    )
+    assert offset == hit, f"{shared} tokens are the same, in blocks of 4: {hit} are cached, not {offset}"
     caches = paged(b, pools, mine, offset)
     logits = run(b, model, second, [2, 15 - hit - 2], caches)
     idea = f"{hit} tokens came from the cache: the other {15 - hit} have the logits that they have in a run alone"
@@ -902,8 +890,6 @@ def test_a_text_that_is_cached_whole_still_computes_its_last_token(b, s, rng, mo
     table.register(text, 12)
     again = s.BlockTable(allocator)
     offset = again.share(text)
-    assert offset == 8, (
-        f"12 cached tokens in blocks of 4: the last block is computed again, and share says {offset}"
-    )
+    assert offset == 8, f"12 cached tokens in blocks of 4: the last block is computed again: {offset}"
     logits = run(b, model, text, [4], paged(b, pools, again, offset))
     assert_close(logits, alone(b, model, text)[8:], atol=1e-4, idea="the same prompt has the same logits")

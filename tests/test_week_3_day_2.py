@@ -61,7 +61,7 @@ def test_flat_blocks_lists_each_request_in_the_order_of_its_text(s):
         "block_usage: only the last page of a text may be part full"
     )
     assert blocks.block_starts == [0] * 6, (
-        "block_starts: without a window every page is read from its first slot"
+        "block_starts: without a window pages are read from their first slot"
     )
     assert blocks.first_positions == [0, 0, 4, 8, 0, 4], "first_positions: index in the table · page_size"
 
@@ -81,9 +81,7 @@ def test_flat_blocks_at_the_border_of_a_page(s, length):
 def test_flat_blocks_leaves_out_pages_without_tokens(s):
     """A table may have pages reserved for tokens to come, and a request may have nothing to read."""
     blocks = s.flat_blocks([[5, 2, 8], [], [1], [3, 4]], [5, 0, 0, 4], 4, pad_block=9)
-    assert blocks.block_list == [5, 2, 3], (
-        "only pages that hold tokens are read: not those reserved for later"
-    )
+    assert blocks.block_list == [5, 2, 3], "only pages that hold tokens are read, not those for later"
     assert blocks.block_groups == [0, 0, 3], (
         "a request with nothing to read keeps its number, and lists nothing"
     )
@@ -94,9 +92,7 @@ def test_flat_blocks_pads_to_count(s):
     """Padding names the pad block, belongs to nobody, and has no slot in use."""
     blocks = s.flat_blocks([[3], [7, 1]], [3, 8], 4, pad_block=20, count=5)
     assert blocks.block_list == [3, 7, 1, 20, 20], "padding names the pad block, never -1"
-    assert blocks.block_groups == [0, 1, 1, 2, 2], (
-        "padding has group 2, the number of requests: it is nobody's"
-    )
+    assert blocks.block_groups == [0, 1, 1, 2, 2], "padding has group 2, the number of requests: nobody's"
     assert blocks.block_usage == [3, 4, 4, 0, 0], "no slot of padding is in use"
     assert [len(column) for column in blocks] == [5] * 5, "all five lists have `count` entries"
 

@@ -129,9 +129,7 @@ def test_take_ends_at_a_stop_string(s, stop, tokens, text):
     """A stop string may be spread over several tokens; it wins over a limit that the same token reaches."""
     made = taken(s, tokens, stop=stop, max_tokens=len(tokens))
     assert (made.finish_reason, made.text) == ("stop", text), f"{made.finish_reason!r}, {made.text!r}"
-    assert made.tokens == [*tokens], (
-        f"its tokens are of the answer, only the text ends before it: {made.tokens}"
-    )
+    assert made.tokens == [*tokens], f"its tokens are of the answer, the text ends before it: {made.tokens}"
     assert made.known_tokens == [*b"ab", *tokens], f"they are known, too: {made.known_tokens}"
 
 
@@ -151,9 +149,7 @@ def test_take_ends_with_finish(s, last, reason):
     made = prepared(s, allocator, "ab", "the en", stop=["end", "!"], max_tokens=7)
     made.take(last)
     assert made.finish_reason == reason, f"token {last} ends it: {made.finish_reason!r}"
-    assert allocator.num_free == 4, (
-        f"it has ended and holds {made.block_table.blocks}: `finish` frees the blocks"
-    )
+    assert allocator.num_free == 4, f"it ended and holds {made.block_table.blocks}: `finish` frees the blocks"
     expected = "the enx" if reason == "length" else "the en"
     assert made.text == expected, f"'en' can no longer become 'end': {made.text!r}"
 
@@ -238,9 +234,7 @@ def test_pack_samples_only_where_all_known_tokens_are_computed(s):
     """A chunk in the middle of a prompt is followed by the prompt. The last chunk and a decode need a token."""
     long, short, last = scattered(s)
     batch = s.pack([s.Scheduled(long, 4, 4), s.Scheduled(short, 5, 1), s.Scheduled(last, 0, 3)])
-    assert batch.sample_rows == [4, 7], (
-        f"the decode's row and the last row of the whole prompt: {batch.sample_rows}"
-    )
+    assert batch.sample_rows == [4, 7], f"the decode's row and the prompt's last row: {batch.sample_rows}"
     assert batch.sampling == [short.sampling, last.sampling], f"as each of them wants it: {batch.sampling}"
     middle = s.pack([s.Scheduled(long, 0, 4), s.Scheduled(last, 0, 2)])
     assert (middle.sample_rows, middle.sampling) == ([], []), f"nobody needs a token: {middle.sample_rows}"
@@ -451,9 +445,7 @@ def test_chunks_go_on_in_the_order_of_admission(s):
     assert engine.plan() == [(0, 0, 4), (1, 0, 4)], f"4 tokens of each: {engine.plans[-1]}"
     engine.scheduler.max_num_batched_tokens, engine.scheduler.longest_chunk = 6, 6
     plan = engine.plan()
-    assert plan == [(0, 4, 5), (1, 4, 1)], (
-        f"all of the first prompt, then what is left for the second: {plan}"
-    )
+    assert plan == [(0, 4, 5), (1, 4, 1)], f"all of the first prompt, then a part of the second: {plan}"
 
 
 @pytest.mark.task("3.3.3", after="3.3.5")
@@ -535,9 +527,7 @@ def test_make_room_takes_the_last_that_was_admitted(s):
     engine = placed(s, ("abcd", 4), ("ef", 2), ("ghijk", 2), free=0)
     first, second, _ = engine.sequences
     assert engine.scheduler.make_room(first)
-    assert engine.loop.running == [first, second], (
-        "a prompt in computation is preempted like any other request"
-    )
+    assert engine.loop.running == [first, second], "a prompt in computation is preempted like any other"
     engine = placed(s, ("ab", 2), ("cdef", 4), ("gh", 2), free=0)
     early, needy, late = engine.sequences
     engine.loop.running[:] = [needy, late, early]
@@ -601,9 +591,7 @@ def test_preempted_in_mid_decode_it_goes_on_where_it_was(s):
     assert victim.num_preemptions == 1, f"preempted {victim.num_preemptions} times"
     again = [entry for plan in engine.plans[1:] for entry in plan if entry[0] == 2]
     expected = [(2, 0, 3), (2, 3, 1)]
-    assert again[:2] == expected, (
-        f"its prompt of 2 and the token that it had, from position 0; then a decode: {again}"
-    )
+    assert again[:2] == expected, f"its prompt of 2 and its token, from position 0; then a decode: {again}"
     tokens = engine.kinds("token").count(2)
     assert tokens == len(victim.tokens), f"{tokens} events for {len(victim.tokens)} tokens"
     engine.check_answers()
@@ -749,9 +737,7 @@ def test_others_find_what_is_computed_and_not_what_is_reserved(s):
     engine.plan()
     engine.add("abcdefghijklmn", max_tokens=2)
     starts = [start for request, start, _ in engine.plan() if request == 1]
-    assert starts == [8], (
-        f"the second one begins at {starts}: register what the step has computed, up to `entry.stop`"
-    )
+    assert starts == [8], f"the second one begins at {starts}: register what is computed, up to `entry.stop`"
     engine.finish()
     engine.check_answers()
 
@@ -764,9 +750,7 @@ def test_a_cached_prefix_is_not_computed(s):
     engine.plan()
     engine.add("abcdefghijklmn", max_tokens=2)
     assert engine.plan() == [(1, 12, 2)], f"12 tokens are in shared blocks: {engine.plans[-1]}"
-    assert engine.sequences[1].num_cached == 12, (
-        f"{engine.sequences[1].num_cached} tokens came from the cache"
-    )
+    assert engine.sequences[1].num_cached == 12, f"{engine.sequences[1].num_cached} tokens were in the cache"
     engine.finish()
     engine.check_answers()
 

@@ -47,9 +47,7 @@ def test_bucketize_of_any_ladder(s, ladder, value):
             s.bucketize(value, ladder)
     else:
         size = s.bucketize(value, ladder)
-        assert size in ladder and size >= value, (
-            f"{value} on {ladder}: {size} is no size that is large enough"
-        )
+        assert size in ladder and size >= value, f"{value} on {ladder}: {size} is not large enough"
         assert not [low for low in ladder if value <= low < size], (
             f"{value} on {ladder}: {size} is not the smallest"
         )
@@ -110,9 +108,7 @@ def test_exponential_ladder_ascends_to_its_end(s, least, ratio, count, step):
 def test_padding_aware_ladder_leaves_out_what_saves_little(s, arguments, options, ladder):
     """A size of the linear ladder stays when the next one would pad the value after the size before by too much."""
     found = s.padding_aware_ladder(*arguments, **options)
-    assert tuple(found) == ladder, (
-        f"padding_aware_ladder{arguments} {options} is {ladder}, not {tuple(found)}"
-    )
+    assert tuple(found) == ladder, f"padding_aware_ladder{arguments} {options}: {ladder}, not {tuple(found)}"
 
 
 @pytest.mark.task("3.4.3")
@@ -404,11 +400,9 @@ def test_a_padded_batch_has_the_lengths_of_its_bucket(s, requests):
         before, found = getattr(plain, name), getattr(padded, name)
         assert len(found) == bucket.tokens, f"{name}: {bucket.tokens} entries, not {len(found)}"
         assert found[:T] == before, f"{name}: the first {T} stay {before}: {found}"
-    assert set(padded.slots[T:]) <= {50 * PAGE}, (
-        f"padding is written into slot {50 * PAGE}: {padded.slots[T:]}"
-    )
+    assert set(padded.slots[T:]) <= {50 * PAGE}, f"padding is written to slot {50 * PAGE}: {padded.slots[T:]}"
     assert not any(padded.positions[T:]), (
-        f"padding is at position 0, which every model has: {padded.positions}"
+        f"padding is at position 0, which each model has: {padded.positions}"
     )
     assert not set(padded.segments[T:]) & set(plain.segments), (
         f"segments {padded.segments}: padding is a request of its own, or the last request sees it"

@@ -131,9 +131,7 @@ def test_profile_steps_has_sizes_of_their_own_for_decodes(s):
     """Fewer requests run than a step has tokens: each kind is measured at its own sizes."""
     calls = []
     s.profile_steps(lambda *step: calls.append(step) or 0.01 + 0.001 * step[0], (64, 512), fit_line, (1, 8))
-    assert sorted(calls) == [(1, 1), (8, 8), (64, 0), (512, 0)], (
-        f"(tokens, decodes) that were measured: {calls}"
-    )
+    assert sorted(calls) == [(1, 1), (8, 8), (64, 0), (512, 0)], f"(tokens, decodes), measured: {calls}"
 
 
 @pytest.mark.task("3.5.1")
@@ -146,9 +144,7 @@ def test_profile_steps_uses_the_fit_that_is_passed_in(s):
         return SimpleNamespace(a=float(len(seen)), b=0.0)
 
     made = s.profile_steps(lambda tokens, decodes: tokens + 0.5 * bool(decodes), (8, 2), fit)
-    assert seen == [[(2, 0, 2.0), (8, 0, 8.0)], [(2, 0, 2.5), (8, 0, 8.5)]], (
-        f"the samples of each kind: {seen}"
-    )
+    assert seen == [[(2, 0, 2.0), (8, 0, 8.0)], [(2, 0, 2.5), (8, 0, 8.5)]], f"samples of each kind: {seen}"
     assert (made.math.a, made.memory.a) == (1.0, 2.0), "prompts first, then decodes"
 
 
@@ -283,9 +279,7 @@ def test_orca_lets_requests_join_and_leave_at_every_step(s):
     assert len(run.tokens[0]) == 9
     assert max(run.gaps(0)) < 0.020, f"every step serves the request that runs: {run.gaps(0)}"
     assert run.tokens[1][0] < 0.06 and run.tokens[2][0] < 0.07, "they join in the next step"
-    assert "m" in run.kinds() and "p" not in run.kinds()[1:], (
-        f"prompts share the steps of decodes: {run.kinds()}"
-    )
+    assert "m" in run.kinds() and "p" not in run.kinds()[1:], f"prompts share steps of decodes: {run.kinds()}"
 
 
 @pytest.mark.task("3.5.3")
@@ -294,9 +288,7 @@ def test_orca_plans_the_decodes_before_the_prompts(s):
     requests = [(0, 16, 12), (0, 16, 6), (0.05, 1023, 1)]
     run = Steps(s, "orca", requests, max_num_batched_tokens=1024, max_model_len=1024).run()
     sizes = [sum(chunks.values()) + len(decodes) for chunks, decodes in run.calls]
-    assert max(sizes) == 1024, (
-        f"the budget of a step is 1,024 tokens, not {max(sizes)}: plan the decodes first"
-    )
+    assert max(sizes) == 1024, f"the budget of a step is 1,024, not {max(sizes)}: plan the decodes first"
 
 
 @pytest.mark.task("3.5.3")
@@ -322,7 +314,7 @@ def test_paced_prefill_begins_at_once_when_no_prompt_was_computed_lately(s):
     run = Steps(s, "paced", [(0, 16, 40), (0.25, 100, 1)], decodes_between=16).run()
     step = next(i for i, call in enumerate(run.calls) if 1 in call[0])
     assert run.tokens[1][0] - 0.25 < 0.035, (
-        f"step {step} of {run.kinds()}: it waits for the running step alone"
+        f"step {step} of {run.kinds()}: it waits for the running one alone"
     )
 
 
@@ -432,9 +424,7 @@ def test_slack_is_that_of_the_most_urgent_request(s):
     scheduler.state.now = 1.6
     assert scheduler.slack() == pytest.approx(-0.038), "it is late already"
     scheduler.running = scheduler.running[1::-1]
-    assert scheduler.slack() == pytest.approx(-0.038), (
-        "the one that is due first, wherever it is in `running`"
-    )
+    assert scheduler.slack() == pytest.approx(-0.038), "the one that is due first, anywhere in `running`"
 
 
 @pytest.mark.task("3.5.5")
@@ -571,9 +561,7 @@ def test_a_batch_request_makes_way_only_so_often(s, most):
     requests = [(0, 16, 60, "batch"), *[(0.1 * i, 16, 4) for i in range(1, 30)]]
     run = slack_run(s, requests, max_num_seqs=1, max_preemptions=most).run()
     assert run.sequences[0].num_preemptions == most, run.sequences[0].num_preemptions
-    assert all(len(one.tokens) == one.max_new_tokens for one in run.sequences), (
-        "everybody has the whole answer"
-    )
+    assert all(len(one.tokens) == one.max_new_tokens for one in run.sequences), "all have the whole answer"
 
 
 @pytest.mark.task("3.5.4", after="3.5.5")

@@ -255,9 +255,7 @@ def test_submit_refuses_when_nobody_serves(s, state):
     loop.state = state
     with pytest.raises((s.NotServing, s.QueueFull)) as refused:
         loop.submit([FakeAnswer()])
-    assert refused.type is s.NotServing, (
-        f"{state} and full: {refused.type.__name__} sends the client back here"
-    )
+    assert refused.type is s.NotServing, f"{state} and full: {refused.type.__name__} sends it back here"
 
 
 # One turn of the engine.
@@ -496,7 +494,7 @@ def test_serve_takes_arrivals_between_two_steps(s):
 
     calls, texts = run_virtually(main)
     assert calls[:5] == ["add abcdef", "step", "step", "add x", "step"], (
-        f"it came during the second step: {calls}"
+        f"it came in the second step: {calls}"
     )
     assert texts == ["x"], "and has its answer"
 
@@ -540,9 +538,7 @@ def test_serve_leaves_no_reader_of_a_dead_engine_waiting(s):
             loop.submit([FakeAnswer()])
         return ends
 
-    assert run_virtually(main) == ["error", "error"], (
-        "both readers have an end, also the one that only waited"
-    )
+    assert run_virtually(main) == ["error", "error"], "both readers have an end, also one that only waited"
 
 
 @pytest.mark.task("3.6.5")
@@ -558,9 +554,7 @@ def test_serve_leaves_no_reader_waiting_when_it_is_cancelled(s):
         serving.cancel()
         return [await last_reason(stream) for stream in streams]
 
-    assert run_virtually(main) == ["error", "error"], (
-        "the second step was running, and nobody serves any more"
-    )
+    assert run_virtually(main) == ["error", "error"], "the second step was running, nobody serves any more"
 
 
 @pytest.mark.task("3.6.5")
@@ -699,9 +693,7 @@ def test_abandon_touches_no_engine(s):
     turn(loop, streams)
     for stream in streams:
         stream.close()
-    assert engine.calls == ["add ab", "add xy", "step"], (
-        f"an abort on the event loop's thread: {engine.calls}"
-    )
+    assert engine.calls == ["add ab", "add xy", "step"], f"abort on the event loop's thread: {engine.calls}"
     assert loop._abandoned == streams, f"two readers have left, {len(loop._abandoned)} are handed over"
     assert loop.num_open == 2, "until the abort they are open: their blocks are not free"
 

@@ -240,9 +240,7 @@ def test_fill_gives_every_stage_a_share_of_the_decodes(s, requests, stages, shar
             break
         pipeline.loop.step()
     found = sorted(map(len, pipeline.sizes()[-stages:]), reverse=True)
-    assert found == shares, (
-        f"{requests} decodes on {stages} stages are micro-batches of {shares}, not {found}"
-    )
+    assert found == shares, f"{requests} decodes on {stages} stages: micro-batches of {shares}, not {found}"
     pipeline.finish()
     pipeline.check_answers()
 
@@ -270,9 +268,7 @@ def test_a_request_that_comes_back_computes_each_token_once(s):
     before = len(pipeline.model.batches)
     pipeline.finish()
     found = pipeline.sizes()[before:]
-    assert found == [[8], [8], [1], [1], [1]], (
-        f"17 tokens in chunks of at most 8, and two decodes, not {found}"
-    )
+    assert found == [[8], [8], [1], [1], [1]], f"17 tokens in chunks of 8 at most, two decodes, not {found}"
     pipeline.check_answers()
 
 
@@ -327,9 +323,7 @@ def test_a_call_that_was_never_submitted_is_not_in_flight(s):
         pipeline.finish()
     chunks, decodes = ([entry.sequence for entry in call] for call in planned)
     assert [each.error for each in chunks] == ["a stage is gone"] * len(chunks)
-    assert [each.error for each in decodes] == [None] * len(decodes), (
-        "they were not submitted, and have ended"
-    )
+    assert [each.error for each in decodes] == [None] * len(decodes), "they were not submitted, and ended"
     pipeline.model.refuses = {}
     pipeline.model.on_the_way.clear()
     pipeline.finish()
@@ -345,7 +339,7 @@ def test_a_batch_that_cannot_be_submitted_ends_its_own_requests(s):
         pipeline.loop.step()
     found = [each.error for each in made]
     assert found == ["a stage is gone", "a stage is gone", None], (
-        f"one request per micro-batch; errors: {found}"
+        f"one request a micro-batch; errors: {found}"
     )
     pipeline.model.refuses = {}
     pipeline.model.on_the_way.clear()
@@ -425,9 +419,7 @@ def test_choose_replica(s, outstanding, cached, chosen, idea):
     found = s.choose_replica(
         dict(zip(names, outstanding, strict=True)), dict(zip(names, cached, strict=True))
     )
-    assert found == chosen, (
-        f"outstanding {outstanding}, cached {cached}: {idea}, so {chosen!r}, not {found!r}"
-    )
+    assert found == chosen, f"outstanding {outstanding}, cached {cached}: {idea}: {chosen!r}, not {found!r}"
 
 
 @pytest.mark.task("3.7.9")
@@ -455,7 +447,7 @@ def test_conversations_stay_where_their_prefixes_are(s):
             loads.finish(name)
             found = loads.send(name, texts[name] + [9] * turn, 1)
             assert found == places[name], (
-                f"turn {turn} of {name!r} went to {found!r}: its prefix is elsewhere"
+                f"turn {turn} of {name!r} went to {found!r}: its prefix is not there"
             )
 
 

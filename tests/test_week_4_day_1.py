@@ -208,9 +208,7 @@ def test_tile_is_no_loop_over_lines(s, rng):
     text = library.source("product.cpp", f"{s.__name__.partition('.')[0]}.native")
     first, after = language_of("product.cpp").span_of(text, "multiply_tile")
     tile = "".join(text.splitlines(keepends=True)[first:after])
-    assert "multiply_line" not in tile, (
-        "multiply_tile calls multiply_line: keep R × B sums side by side instead"
-    )
+    assert "multiply_line" not in tile, "multiply_tile calls multiply_line: keep R × B sums side by side"
 
 
 @pytest.mark.task("4.1.2")

@@ -137,9 +137,7 @@ def test_pairs_sorted_by_expert(b, rng, tokens, num_experts, k):
     order, counts = sorted_pairs(b, experts, num_experts)
     expected = np.argsort(experts.reshape(-1), kind="stable")
     assert order.shape == expected.shape, f"one place for each of {tokens} · {k} pairs, not {order.shape}"
-    assert order.tolist() == expected.tolist(), (
-        "the pairs of expert 0 in their order, then those of expert 1 …"
-    )
+    assert order.tolist() == expected.tolist(), "pairs of expert 0 in their order, then those of expert 1 …"
     counted = np.bincount(experts.reshape(-1), minlength=num_experts)
     assert counts.tolist() == counted.tolist(), "the number of pairs of each expert"
 
@@ -150,9 +148,7 @@ def test_more_experts_and_pairs_than_small_types_hold(b, rng):
     experts = rng.permutation([*range(300), *[7] * 4098])
     order, counts = sorted_pairs(b, experts[:, None], 300)
     assert order.tolist() == np.argsort(experts, kind="stable").tolist(), "experts 0 to 299, in this order"
-    assert counts.tolist() == np.bincount(experts).tolist(), (
-        "4,099 pairs of expert 7, and 1 of each other one"
-    )
+    assert counts.tolist() == np.bincount(experts).tolist(), "4,099 pairs of expert 7, 1 of each other one"
 
 
 @pytest.mark.task("4.2.2")
@@ -414,9 +410,7 @@ def test_every_row_reaches_its_expert(s, counts):
             start = sum(other.sent[:rank])
             arrived += rows[sender][start : start + other.sent[rank]]
         found = [rank * share + expert for expert in plan.experts]
-        assert found == [expert for _, expert in arrived], (
-            f"the experts of what rank {rank} receives: {counts}"
-        )
+        assert found == [expert for _, expert in arrived], f"experts of what rank {rank} receives: {counts}"
     assert [sum(plan.sent) for plan in plans] == [len(each) for each in rows], "every row is sent once"
 
 

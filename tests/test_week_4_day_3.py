@@ -152,9 +152,7 @@ def test_a_call_looks_at_few_tokens_of_a_long_text(s):
     index.continuation(tokens, 2)
     text = CountedText([*tokens, 2])
     assert index.continuation(text, 2) == [3, 4]
-    assert text.looks <= 100, (
-        f"{text.looks} of {len(text)} tokens were looked at for one new token: use the index"
-    )
+    assert text.looks <= 100, f"{text.looks} of {len(text)} tokens were read for one new token: use the index"
 
 
 # Room for drafts.
@@ -405,9 +403,7 @@ def test_entries_without_drafts_are_packed_as_before(s):
 def verified(s, drafts, drawn) -> str:
     draws = [s.Sampled(token, logprob=-float(place)) for place, token in enumerate(drawn.encode())]
     found = s.verify([*drafts.encode()], draws)
-    assert found == draws[: len(found)], (
-        f"{drafts!r} against {drawn!r}: draws, from the first one on: {found}"
-    )
+    assert found == draws[: len(found)], f"{drafts!r} against {drawn!r}: draws from the first one on: {found}"
     return bytes(one.token for one in found).decode()
 
 

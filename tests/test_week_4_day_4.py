@@ -312,9 +312,7 @@ def test_the_youngest_makes_room_for_a_placeholder(s):
         running(engine, "cd", "x", 0),
         running(engine, "efghi", "", 1),
     )
-    assert engine.s.make_room_ahead(engine.scheduler, oldest) is True, (
-        "it still runs: there is a younger request"
-    )
+    assert engine.s.make_room_ahead(engine.scheduler, oldest) is True, "it runs: there is a younger one"
     assert engine.loop.running == [oldest, middle], "the youngest waits again, the others run"
     assert (youngest.num_preemptions, middle.num_preemptions) == (1, 0), "the youngest is preempted once"
     assert youngest.num_in_flight == 0, "what is in flight of a preempted request is dropped: call `preempt`"
@@ -329,9 +327,7 @@ def test_requests_are_preempted_until_a_block_is_free(s):
     youngest = running(engine, "", "", 0, computed=0)
     engine.allocator.fork(oldest.block_table.blocks)
     youngest.block_table.blocks = [*oldest.block_table.blocks]
-    assert engine.s.make_room_ahead(engine.scheduler, oldest) is True, (
-        "it still runs: there are younger requests"
-    )
+    assert engine.s.make_room_ahead(engine.scheduler, oldest) is True, "it runs: there are younger ones"
     assert engine.loop.running == [oldest], "one preemption has freed no block, and a second one is needed"
     assert (middle.num_preemptions, youngest.num_preemptions) == (1, 1), "each of them is preempted once"
 
@@ -352,9 +348,7 @@ def test_the_youngest_gives_up_its_own_place(s):
     """It does not run any more, so it is not planned. What is in flight of it is dropped."""
     engine = Ahead(s, num_blocks=2)
     oldest, youngest = running(engine, "cd", "x", 0), running(engine, "ab", "xy", 1)
-    assert engine.s.make_room_ahead(engine.scheduler, youngest) is False, (
-        "it has no place any more: False says so"
-    )
+    assert engine.s.make_room_ahead(engine.scheduler, youngest) is False, "it has no place: False says so"
     assert engine.loop.running == [oldest], "the older request keeps its place"
     assert youngest.num_in_flight == 0, "what is in flight of a preempted request is dropped: call `preempt`"
     assert (youngest.num_computed, engine.allocator.num_free) == (0, 1), "its blocks are free again"

@@ -19,9 +19,7 @@ class FakeAhead(FakeDevice):
         """See `PackedModel.run`."""
         self.packed.append(batch)
         rows, drawn = len(batch.token_ids), len(self.last)
-        assert len(batch.sources) in (0, rows), (
-            f"{len(batch.sources)} sources for {rows} rows: one of each per row"
-        )
+        assert len(batch.sources) in (0, rows), f"{len(batch.sources)} sources for {rows} rows: one per row"
         wrong = [source for source in batch.sources if not -1 <= source < drawn]
         assert not wrong, f"source {wrong[0]} of a batch after one that drew {drawn} tokens"
         return super().run(batch)

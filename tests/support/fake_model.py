@@ -183,9 +183,7 @@ class FakeModel:
         return self._answer(kv_cache[0])[0]
 
     def decode(self, tokens, offsets, kv_cache, *, sampling=None) -> list[int | None]:
-        assert all(isinstance(layer, FakeBatchCache) for layer in kv_cache), (
-            "decode runs on the batch's caches"
-        )
+        assert all(isinstance(layer, FakeBatchCache) for layer in kv_cache), "decode is on the batch's caches"
         slots = len(kv_cache[0].rows)
         call = DecodeCall(list(tokens), list(offsets), list(sampling or [None] * slots))
         for name, given in (("tokens", tokens), ("offsets", offsets), ("sampling", call.sampling)):
@@ -193,9 +191,7 @@ class FakeModel:
                 f"{len(given)} {name} for {slots} slots: one entry per slot, also for idle ones"
             )
         used = [slot for slot, row in enumerate(kv_cache[0].rows) if row]
-        assert call.slots == used, (
-            f"tokens for slots {call.slots}, but requests are in {used}: an idle slot is None"
-        )
+        assert call.slots == used, f"tokens for slots {call.slots}, requests in {used}: an idle slot is None"
         self._run(call, kv_cache)
         return [self._decode_row(call, kv_cache, slot) if slot in used else None for slot in range(slots)]
 
@@ -203,9 +199,7 @@ class FakeModel:
         """Check and count any call, before anything has changed."""
         number = len(self.calls)
         assert number < 1000, "1000 calls of the model: the loop does not end"
-        assert len(layers) == self.num_hidden_layers, (
-            f"{len(layers)} caches for {self.num_hidden_layers} layers"
-        )
+        assert len(layers) == self.num_hidden_layers, f"{len(layers)} caches, {self.num_hidden_layers} layers"
         assert not any(layer.is_released for layer in layers), "a call with a cache that was released"
         self.calls.append(call)
         self.during(number)

@@ -66,9 +66,7 @@ def test_a_chunk_is_cut_to_the_time_of_a_step():
     )
     assert planned((0, 500)) == [159], "160 rows, as 192 are too many"
     assert planned((4000, 500)) == [LEAST - 1], "less would take as long"
-    assert planned((0, 100), (0, 400), decodes=2) == [100, 90], (
-        "the second chunk has what the first one leaves"
-    )
+    assert planned((0, 100), (0, 400), decodes=2) == [100, 90], "the second chunk has what the first leaves"
     assert planned((0, 300), (0, 50), (9, 1)) == [159, 1, 1], "each goes on"
 
 
