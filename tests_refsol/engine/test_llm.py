@@ -591,6 +591,7 @@ def test_ctrl_c_takes_effect_between_two_steps(make, monkeypatch):
     try:
         with pytest.raises(KeyboardInterrupt):
             llm.generate(PROMPTS, SIX)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "the handler is put back"
     finally:
         signal.signal(signal.SIGINT, before)
     assert calls == ["begins", "ends"] * 2 and is_empty(llm)
