@@ -126,11 +126,6 @@ def test_a_completion_with_a_field_that_changes_nothing(server, fields):
     assert status == 200, text
 
 
-def test_tools_may_be_named_if_there_are_none(server):
-    none = {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
-    assert ask(server, messages=HELLO, **none)[0] == 200
-
-
 TAG = {"regex": "a", "structural_tag": "{}"}
 NOT_SUPPORTED = [  # the last field is the one that the answer names
     ({"prompt": "a", "best_of": 2}, "best_of is 2: every answer is returned; leave it out, or give n"),
@@ -239,7 +234,7 @@ def test_as_many_answers_as_the_best_of(server):
 def test_the_official_client_may_spell_its_defaults_out(server):
     defaults = {"store": False, "metadata": {"run": "1"}, "service_tier": "auto", "tools": [], "user": "me"}
     defaults |= {"response_format": {"type": "text"}, "modalities": ["text"], "parallel_tool_calls": True}
-    defaults |= {"logprobs": False, "presence_penalty": 0, "max_completion_tokens": 2}
+    defaults |= {"logprobs": False, "presence_penalty": 0, "max_completion_tokens": 2, "tool_choice": "auto"}
     with client_of(server, api_key="secret") as client:
         made = client.chat.completions.create(model="tiny-qwen3", messages=HELLO, **defaults)
         assert made.usage.completion_tokens == 2
