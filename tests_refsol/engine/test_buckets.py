@@ -368,6 +368,7 @@ def test_every_answer_is_the_one_without_buckets_and_every_call_has_a_bucket(
     for one in made:
         assert one.tokens == model.answer_alone(one.prompt_tokens, one.max_new_tokens)
     assert met <= set(buckets.warm_up_list())
+    assert all(len(batch.sample_rows) <= SEQS for batch in model.batches), "drafts beyond the rows of a step"
 
 
 TOO_SHORT = [
