@@ -73,11 +73,4 @@ MUTANTS = [
             "reshape(B, self.num_heads, -1, self.head_dim)",
         ),
     ),
-    *wrong(
-        "1.1.4",
-        "attention.py",
-        ("the mask does not reach attention", "split(value, self.wv), mask=mask", "split(value, self.wv)"),
-        ("takes the keys from the query", "split(key, self.wk)", "split(query, self.wk)"),
-        inside="SimpleMultiHeadAttention.__call__",
-    ),
 ]

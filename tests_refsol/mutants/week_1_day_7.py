@@ -21,15 +21,6 @@ TOP_K = """        if top_k:
 TOP_P = """        if top_p is not None and top_p < 1:
             logits = keep_top_p(logits, top_p)
 """
-WHOLE_ORDER = """        if top_k or top_p is not None:
-            order = mx.argsort(-logits)
-            ranked = logits[:, order]
-            before = softmax(ranked, axis=-1).cumsum(-1) - softmax(ranked, axis=-1)
-            ranked[before >= (top_p or 1)] = -math.inf
-            ranked[:, :, top_k or None :] = -math.inf
-            logits[:, order] = ranked
-"""
-
 MUTANTS = [
     Mutant(
         "1.7.1",
@@ -91,7 +82,6 @@ MUTANTS = [
             "\n" + TOP_K + TOP_P + "        logits = logits / temp\n",
         ),
         ("top-p before top-k", TOP_K + TOP_P, TOP_P + TOP_K),
-        ("forgets top-p when it is below one half", "top_p < 1:", "0.5 < top_p < 1:"),
     ),
     Mutant(
         "1.7.4",
@@ -105,12 +95,5 @@ MUTANTS = [
         "divides the caller's logits in place",
         FILE,
         torch=("logits.float() / temp", "logits.float().div_(temp)"),
-    ),
-    Mutant(
-        "1.7.4",
-        "takes every row's order for every row, which is right for one",
-        FILE,
-        mlx=(TOP_K + TOP_P, WHOLE_ORDER),
-        torch=(TOP_K + TOP_P, WHOLE_ORDER.replace("mx.argsort", "torch.argsort")),
     ),
 ]

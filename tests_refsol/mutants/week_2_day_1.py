@@ -17,7 +17,6 @@ TORCH_PROMPT = """if is_prompt:
             return key, value, self.offset, mask
 """
 TORCH_OUT = "return self.keys[:, :, :S], self.values[:, :, :S], self.offset, mask"
-JOINED = "keys, values, self.keys, self.values = self.keys, self.values, key, value"
 ATTEND = "x = x + self.attention(self.input_layernorm(x), step, cache)"
 NORM = "h = self.post_attention_layernorm(x)"
 RUN = "return model(inputs[:, offset:], offset, cache, logits_to_keep=1)"
@@ -51,13 +50,6 @@ MUTANTS = [
     *wrong(
         "2.1.1",
         "concatenated_kv_cache.py",
-        ("returns only the new tokens", "return self.keys, self.values", "return key, value"),
-        (
-            "keeps only the newest tokens",
-            "return self.keys, self.values",
-            f"{JOINED}\n        return keys, values",
-        ),
-        ("appends values to the keys", "([self.values, value]", "([self.keys, value]"),
         ("puts new tokens before the old ones", "([self.keys, key]", "([key, self.keys]"),
     ),
     _cache(
@@ -81,24 +73,6 @@ MUTANTS = [
         "the first piece's array and the memory: MLX takes it for memory, PyTorch gives memory back for it",
         mlx=("return room if old is None else", "return new if old is None else"),
         torch=("        if is_prompt:\n", "        if False:\n"),
-    ),
-    Mutant(
-        "2.1.2",
-        "writes to a slice, whose numbers are part of the program",
-        CACHE,
-        torch=(
-            TORCH_WRITE,
-            "self.keys[:, :, self.offset : self.offset + L] = key\n"
-            "        self.values[:, :, self.offset : self.offset + L] = value\n",
-        ),
-        inside=UPDATE,
-    ),
-    Mutant(
-        "2.1.2",
-        "grows call by call where all its length is known",
-        CACHE,
-        torch=("round_up(self.max_seq_len or self.offset + L)", "round_up(self.offset + L)"),
-        inside=UPDATE,
     ),
     _cache(
         "keeps float32 whatever it is given",
@@ -163,11 +137,6 @@ MUTANTS = [
     ),
     _rewind("refuses to rewind all", "if not 0 <= n <= self.offset:", "if not 0 <= n < self.offset:"),
     _attention("the step's mask and not the cache's", ", mask=mask)", ", mask=step.mask)"),
-    _attention(
-        "leaves the mask to the cache, whatever the step says",
-        "L, step.mask, positions",
-        "L, None, positions",
-    ),
     _attention("the cache does not get the step's positions", ", positions=step.positions", ""),
     _layer(
         "the MLP reads the stream before attention", f"{ATTEND}\n        {NORM}", f"{NORM}\n        {ATTEND}"
@@ -225,12 +194,5 @@ MUTANTS = [
         "ignores the sampler",
         "new_tokens_only, tokenizer, tokens, sampler,",
         "new_tokens_only, tokenizer, tokens, None,",
-    ),
-    Mutant(
-        "2.1.5",
-        "silu on the wrong matrix",
-        MODEL,
-        both=("silu(self.w_gate(x)) * self.w_up(x)", "self.w_gate(x) * silu(self.w_up(x))"),
-        inside="Qwen3MLPWeek2.__call__",
     ),
 ]

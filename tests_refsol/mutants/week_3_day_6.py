@@ -72,11 +72,6 @@ MUTANTS = [
             ABORTS.replace("in stream.requests:", "in stream.requests[:1]:"),
         ),
         (
-            "asks ended requests for news for ever",
-            "            self._served = [stream for stream in self._served if not stream.has_ended]\n",
-            "",
-        ),
-        (
             "adds the first request of a stream",
             "            for request in stream.requests:\n                self.engine.add(request)\n",
             "            for request in stream.requests[:1]:\n                self.engine.add(request)\n",

@@ -100,11 +100,6 @@ MUTANTS = [
         "3.7.3",
         TENSOR,
         (
-            "only rank 0 adds the bias, although the sum is over",
-            AFTER_SUM,
-            "    return out if bias is None or group.rank > 0 else out + bias\n",
-        ),
-        (
             "a rank that is alone returns its part, without the bias",
             SUM,
             "    if group.size == 1:\n        return partial\n" + SUM,

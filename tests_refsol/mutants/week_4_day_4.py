@@ -76,7 +76,6 @@ def _ready(idea: str, old: str, new: str) -> Mutant:
     return _mutant("4.4.3", "placeholders", idea, old, new, "can_decode_ahead")
 
 
-ANSWER = "len(sequence.tokens) + placeholders < sequence.max_new_tokens"
 READIES = [
     _ready("an ended request decodes", READY, READY.replace("sequence.is_done or ", "")),
     _ready("nobody waits", READY, "    if sequence.is_done:\n"),
@@ -99,9 +98,7 @@ READIES = [
 # Task 4.
 TOKENS = "    tokens = len(sequence.known_tokens) + num_placeholders(sequence)\n"
 WHILE = "    while not scheduler.allocator.can_allocate(missing, keep_watermark=False):\n"
-YOUNGEST = "        youngest = scheduler.running[-1]\n"
 GIVES_UP = "        if youngest is sequence:\n            return False\n"
-RESERVE = "    sequence.block_table.reserve(tokens)\n"
 
 
 def _room(idea: str, old: str, new: str) -> Mutant:
@@ -109,16 +106,10 @@ def _room(idea: str, old: str, new: str) -> Mutant:
 
 
 ROOMS = [
-    _room("no block for the placeholder", TOKENS, "    tokens = len(sequence.known_tokens)\n"),
     _room(
         "one more token whether it is known or not",
         TOKENS,
         "    tokens = len(sequence.known_tokens) + 1\n",
-    ),
-    _room(
-        "asks for it, and does not reserve it",
-        RESERVE,
-        "    sequence.block_table.reserve(len(sequence.known_tokens))\n",
     ),
     _room("keeps the watermark", WHILE, WHILE.replace(", keep_watermark=False", "")),
     _room(
@@ -132,11 +123,6 @@ ROOMS = [
         WHILE.replace("can_allocate(missing", "can_allocate(missing or 1"),
     ),
     _room(
-        "a request in flight is not preempted",
-        YOUNGEST,
-        "        youngest = next((one for one in reversed(scheduler.running) if not one.num_in_flight), sequence)\n",
-    ),
-    _room(
         "all that is in flight needs a new slot",
         TOKENS,
         "    tokens = len(sequence.known_tokens) + sequence.num_in_flight\n",
@@ -146,8 +132,6 @@ ROOMS = [
 # Task 5.
 IDS = "        batch.token_ids.extend(known or [0])\n"
 SOURCES = "        batch.sources.extend([-1] * len(known) or [index[entry.sequence]])\n"
-POSITIONS = "        batch.positions.extend(range(entry.start, entry.stop))\n"
-SLOTS = "        batch.slots.extend(table.slots(entry.start, entry.stop))\n"
 CONTEXT = "        batch.context_lens.append(entry.start)\n"
 NEEDS = "        if entry.needs_token:\n"
 CLEAR = "    if max(batch.sources, default=-1) < 0:\n        batch.sources.clear()\n"
@@ -194,16 +178,6 @@ def _fill(idea: str, torch: str, mlx: str | None = None) -> Mutant:
 
 FILLS = [
     _fill(
-        "takes them by row",
-        TORCH.replace(
-            "sources.clamp(min=0)",
-            "torch.arange(len(sources), device=sources.device).clamp(max=len(last_tokens) - 1)",
-        ),
-        MLX.replace(
-            "mx.maximum(sources, 0)", "mx.minimum(mx.arange(sources.shape[0]), last_tokens.shape[0] - 1)"
-        ),
-    ),
-    _fill(
         "the type of what was drawn",
         TORCH.replace(".to(token_ids.dtype)", "").replace(
             "token_ids, drawn", "token_ids.to(last_tokens.dtype), drawn"
@@ -218,12 +192,6 @@ FILLS = [
         "    ids, drawn = token_ids.tolist(), last_tokens.tolist()\n"
         "    rows = zip(ids, sources.tolist(), strict=True)\n"
         "    return mx.array([i if s < 0 else drawn[s] for i, s in rows], dtype=token_ids.dtype)\n",
-    ),
-    _fill(
-        "picks the placeholders with a mask",
-        "    found = token_ids.clone()\n"
-        "    found[sources >= 0] = last_tokens[sources[sources >= 0]].to(token_ids.dtype)\n"
-        "    return found\n",
     ),
 ]
 
