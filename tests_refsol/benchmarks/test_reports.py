@@ -95,6 +95,12 @@ def test_a_roof_is_a_slope_and_then_flat_and_sixteen_bits_have_half_the_bytes():
 
 # ---- results that are kept
 
+
+def test_a_seal_holds_when_keys_that_are_numbers_become_texts():
+    sealed = provenance.seal({"speeds": {500: 1.0, 2000: 2.0}})
+    assert provenance.is_sealed(json.loads(json.dumps(sealed)))
+
+
 SMALL = "--config tiny-qwen3 --layers 1 --threads 1 --rounds 1 --device cpu"
 COMMANDS = {
     "latency": (latency, f"{SMALL} --phase decode chunk --batch-size 2 --input-len 4 40 --output-len 1"),

@@ -77,8 +77,9 @@ def _version(name: str) -> str | None:
 
 
 def seal(result: dict) -> dict:
-    """The result with a digest of everything else in it."""
-    return {**result, "seal": _digest(result)}
+    """The result as its file has it, where keys are texts, with a digest of everything else in it."""
+    written = json.loads(json.dumps(result))
+    return {**written, "seal": _digest(written)}
 
 
 def is_sealed(result: dict) -> bool:
