@@ -123,9 +123,11 @@ def test_a_reader_that_wants_no_more_while_a_block_is_copied_leaves_no_row_behin
     """The copies come into the buffer when nobody knows the prompt any more."""
     outbox = s.Outbox(9, 4, 10.0)
     outbox.begin("a", TEXT)
-    outbox.open("a")
+    assert outbox.open("a") and outbox.open("a")
     blocks = outbox.to_save("a", 8)
     outbox.close("a", is_done=True, now=0.0)
+    assert outbox.transfers["a"].is_over, "one of two engines has all: no further block comes"
+    outbox.close("a", is_done=False, now=0.0)
     outbox.saved("a", blocks)
     check_rows(outbox, 9)
     assert len(outbox.free) == 9 and outbox.to_save("a", 21) == []
@@ -286,12 +288,13 @@ def accept(one, start, stop, now=0.0):
 @pytest.mark.task("4.6.4")
 def test_blocks_are_taken_in_their_order_up_to_the_token_that_is_computed_here(s):
     """A block may begin before what is missing: it came twice, or its sender's blocks have another size."""
-    one = incoming(s, received=6)
-    spans = [(4, 8), (0, 4), (4, 8), (8, 12), (10, 16), (16, 21), (20, 21)]
-    for span, end in zip(spans, [8, 8, 8, 12, 16, 20, 20], strict=True):
-        expected, found = [*range(one.received, end)], accept(one, *span)
+    one, received = incoming(s, received=6), 6
+    spans = [(4, 8), (0, 4), (4, 8), (8, 12), (0, 4), (10, 16), (16, 21), (20, 21)]
+    for span, end in zip(spans, [8, 8, 8, 12, 12, 16, 20, 20], strict=True):
+        expected, found = [*range(received, end)], accept(one, *span)
         assert found == expected, f"tokens {span} came: {found} are taken, not {expected}"
-    assert one.received == 20, f"{one.received} received: all but the last one, which is computed here"
+        received = end
+        assert one.received == end, f"tokens {span} came, and {one.received} are received, not {end}"
 
 
 @pytest.mark.task("4.6.4")
@@ -420,6 +423,8 @@ def test_a_conversation_goes_back_to_its_past_and_a_short_turn_needs_no_transfer
     assert made.decode.outstanding["c"] == 5
     assert made.send(2, range(32), 1) == Route("c", "p"), "16 tokens are new to it"
     assert made.decode.outstanding["c"] == 6 and made.prefill.outstanding["p"] == 20
+    assert made.send(2, range(32), 1) == Route("c"), "it comes again, and c has been sent all of it"
+    assert made.prefill.outstanding["p"] == 0, "a request that is sent again counts once"
 
 
 @pytest.mark.task("4.6.6")

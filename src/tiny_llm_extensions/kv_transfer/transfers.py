@@ -40,8 +40,8 @@ class Outgoing:
     Attributes:
         blocks: what is in the buffer, in the order of the text.
         readers: engines that read it now.
-        is_over: whether its request has ended: no further block comes.
-        expires: when it is given up unread; None while its request has not ended.
+        is_over: whether no further block comes, because its request has ended or a reader has all that it wants.
+        expires: when it is forgotten; None before that.
     """
 
     tokens: Sequence[int]
