@@ -447,21 +447,3 @@ def test_attention_reads_nothing_but_its_runs(s, rng):
         pool[np.setdiff1d(np.arange(SLOTS), seen)] = np.nan
     idea = "absent tokens have the weight 0, and their values are not read" + OR_EARLIER
     check_attention(s, [(query, keys, values, [text])], 0.25, idea)
-
-
-@pytest.mark.task("4.1.4")
-@pytest.mark.parametrize("dtype", TYPES)
-def test_attention_through_the_port(b, rng, dtype):
-    """Pages of eight slots, three requests, on this port's arrays and threads."""
-    texts = [[(5, 1)], [(96, 8), (40, 8), (16, 3)], [(8, 8), (24, 8), (120, 8), (64, 1)]]
-    arrays = pools(rng, 3, 6, 2, 32)
-    check_attention(b, [(*arrays, texts)], 32**-0.5, "attention" + OR_EARLIER, dtype)
-    query, *both = (b.array(array, dtype) for array in arrays)
-    pages = [pool.reshape(SLOTS // 8, 8, 2, 32) for pool in both]
-    # The last token of a request is its row in this step; each ends with a run of one.
-    own = [64 if row == 2 else texts[row][-1][0] + texts[row][-1][1] - 1 for row in range(3)]
-    before = {0: [], 1: [(96, 8), (40, 8), (16, 2)], 2: texts[2][:-1]}
-    actual = given_of(b).attend_runs(query, *pages, given_of(b).decode_runs(before, b.array(own)), 32**-0.5)
-    assert actual.dtype == b.dtype(dtype), "the output must have the type of the query"
-    wide = [rounded(array, dtype) for array in arrays]
-    assert_attention(b.numpy(actual), wide, texts, 32**-0.5, dtype, "attention" + OR_EARLIER)

@@ -32,7 +32,6 @@ class Given:
         self._graphs, self._native = graphs, native
         self.solution = solution
         self.kernels: NativeKernels = solution.NATIVE
-        self.attend_runs: Callable[..., Array] = native.attend_runs
         self.cannot_compile: Callable[[str], str | None] = graphs.cannot_compile
         self.capture_step: Callable[..., Any] = graphs.capture_step
         self.fixed_sizes: Callable[..., Any] = graphs.fixed_sizes
@@ -76,11 +75,6 @@ class Given:
     def native_quantized(self, w: Any, x_bits: int = 8) -> Any:
         """`QuantizedWeights` packed for the kernel of Day 4.1."""
         return self._quantized.NativeQuantizedMatrix.of(w, self.kernels.quantized_product, x_bits)
-
-    def decode_runs(self, texts: dict[int, list[tuple[int, int]]], slots: Array) -> Any:
-        """See `native.attention.decode_runs`."""
-        decode_runs = import_module(".kernels.native.attention", __package__).decode_runs
-        return decode_runs(texts, slots, self.kernels.decode_attention)
 
 
 def given_of(port: Port) -> Given:

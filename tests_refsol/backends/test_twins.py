@@ -17,7 +17,7 @@ WITHOUT_TWIN = """
 """
 INIT = "tiny_llm_ref/__init__.py"
 # Functions that other files of the same port use, and the other port has no need of.
-ONE_PORTS = {"evaluates_tiles", "has_kernels", "has_onednn", "kept_array", "matrices_of", "mlx_array"}
+ONE_PORTS = {"evaluates_tiles", "has_kernels", "has_onednn", "matrices_of", "mlx_array"}
 ONE_PORTS |= {"static_mixture", "torch_array", "why_no_texts"}
 SPELLINGS = [
     (r"mx\.array", "Array"),

@@ -4,7 +4,7 @@ import pytest
 
 from support.ranks import CHATS
 from tiny_llm_extensions.engine_options import EngineOptions
-from tiny_llm_extensions.kernels.native import NativeKernels, attention, kernel, layers, library
+from tiny_llm_extensions.kernels.native import NativeKernels, kernel, layers, library
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_ref import SamplingParams
 
@@ -35,7 +35,7 @@ def test_answers_are_those_of_a_roomy_engine(b, whole, kind, ways):
 
 
 @pytest.mark.tool("c++")
-@pytest.mark.parametrize("slow", ["", "decode_attention.cpp", "prompt_attention.cpp", "layers.cpp"])
+@pytest.mark.parametrize("slow", ["", "layers.cpp"])
 def test_a_kernel_that_does_not_compile_for_eight_bits_is_not_used(b, two_layers, monkeypatch, capsys, slow):
     """As without a compiler: a line says so, and requests are answered."""
 
@@ -44,18 +44,16 @@ def test_a_kernel_that_does_not_compile_for_eight_bits_is_not_used(b, two_layers
             raise library.NativeError("c++ was not done after 120 s")
         return library.library(name, package, included, flags)
 
-    for module in (attention, kernel, layers):
+    for module in (kernel, layers):
         monkeypatch.setattr(module, "library", compiled)
     monkeypatch.setattr(b.solution, "NATIVE", NativeKernels("tiny_llm_ref.native"))
-    attention.prompt_kernel.cache_clear()
     kinds = {"quantization": "4bit", "activations": "int8", "kv_cache_dtype": "int8", "cpu_products": "usual"}
     with LLM(str(two_layers), backend=b.name, device="cpu", **ROOMY, **kinds) as llm:
         outputs = llm.chat(CHATS, SamplingParams(max_tokens=3), use_tqdm=False)
         assert [len(output.outputs[0].token_ids) for output in outputs] == [3] * 3
-        used = [b.solution.NATIVE.decode_attention.works, b.solution.NATIVE.layers.works]
-    expected = {"": [True, True], "layers.cpp": [True, False]}.get(slow, [False, False])
-    says = f"{slow.replace('prompt', 'decode')} is not used, for its pages in eight bits: c++ was not done"
-    assert used == expected and (says in capsys.readouterr().err) == (False in expected)
+        assert b.solution.NATIVE.layers.works == (not slow)
+    says = "layers.cpp is not used, for its pages in eight bits: c++ was not done"
+    assert (says in capsys.readouterr().err) == bool(slow)
 
 
 def test_names_are_those_of_vllm():

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from tiny_llm_engine.backends.samples import seconds_of
 from tiny_llm_engine.machine.repo import SOURCES
 from tiny_llm_engine.machine.user_cache import with_checksum
-from tiny_llm_extensions.kernels.native import NativeKernels, attention, library, peak_products
+from tiny_llm_extensions.kernels.native import NativeKernels, library, peak_products
 from tiny_llm_extensions.kernels.native import quantized_product as packing
-from tiny_llm_extensions.kernels.native.attention import KeptArray
+from tiny_llm_extensions.kernels.native.attention import TOKENS, KeptArray
 from tiny_llm_extensions.kernels.native.compile_errors import readable
-from tiny_llm_extensions.kernels.native.kernel import of_numpy, tiles_of
+from tiny_llm_extensions.kernels.native.kernel import FLOAT, NUMBER, POINTER, SIZE, empty, of_numpy, tiles_of
 
 pytestmark = pytest.mark.tool("c++")
 
@@ -67,7 +67,6 @@ def forget():
         for name in ("_functions", "_unit", "multiply_addresses", "multiply_many"):
             vars(kernel).pop(name, None)
     tiles_of.cache_clear()
-    attention.prompt_kernel.cache_clear()
     peak_products._kernel.cache_clear()
 
 
@@ -302,6 +301,19 @@ def test_attention_of_chunks_of_any_shape_is_numpys(path, rows, past, window, he
     assert_chunk_is_numpys(path, rng, dtype, rows, past, window, queries * kv_heads, kv_heads, 16 * size)
 
 
+def attend_chunk(query, keys, values, slots, out, scale, window):
+    """Attention of the last rows of a text by `prompt_attention.cpp`, by two threads."""
+    (rows, heads, size), kv_heads, tokens = query.shape, keys.shape[1], slots.shape[0]
+    included = *library.UNIT, ("unit_attention.h", library.GIVEN)
+    kernel = library.library("prompt_attention.cpp", library.GIVEN, included).attend_chunk
+    kernel.argtypes = [POINTER] * 9 + [SIZE] * 6 + [FLOAT] + [NUMBER] * 2
+    packed = [empty((kv_heads, tokens + -tokens % TOKENS, size), query.dtype) for _ in range(2)]
+    written = (each.address for each in (slots, out, *packed))
+    sizes = rows, tokens, heads, kv_heads, size, window or 0
+    pages = keys.address, None, values.address, None
+    kernel(query.address, *pages, *written, *sizes, scale, query.dtype == "bfloat16", 2)
+
+
 def assert_chunk_is_numpys(path, rng, dtype, rows, past, window, heads, kv_heads, size):
     """Tokens at any slots; those of others hold NaN. Scores up to 100 and down to -100."""
     tokens = past + rows
@@ -311,9 +323,9 @@ def assert_chunk_is_numpys(path, rng, dtype, rows, past, window, heads, kv_heads
     query, wide_query = given(8 * rng.normal(size=(rows, heads, size)), dtype)
     (keys, wide_keys), (values, wide_values) = (given(part, dtype) for part in pool)
     out, scale = np.zeros_like(query), size**-0.5
-    pages = [KeptArray(of_numpy(array, dtype)) for array in (keys, values)]
+    pages = [of_numpy(array, dtype) for array in (keys, values)]
     places = of_numpy(slots), of_numpy(out, dtype)
-    attention.attend_prompt(of_numpy(query, dtype), *pages, *places, scale, window, threads=2)
+    attend_chunk(of_numpy(query, dtype), *pages, *places, scale, window)
     in_unit = HAS_UNIT and not path and size % 32 == 0
     place = np.arange(tokens)
     seen = place <= past + np.arange(rows)[:, None]
@@ -353,14 +365,6 @@ def test_wrong_arguments_are_refused():
     keys = KeptArray(of_numpy(np.zeros((4, 1, 24), np.float32)))
     with pytest.raises(ValueError, match="3 heads of 24 numbers over 1 heads of keys"):
         decode_attention.attend(query, keys, keys, query, x, x, x, 1.0)
-    with pytest.raises(
-        ValueError, match="3 heads of 24 numbers over 1 heads of keys: the kernel takes sizes"
-    ):
-        attention.attend_prompt(query, keys, keys, x, query, 1.0)
-    long, pool = (of_numpy(np.zeros(shape, np.float32)) for shape in ((3, 1, 16), (4, 1, 16)))
-    pool = KeptArray(pool)
-    with pytest.raises(ValueError, match=r"slots is \(2,\) int64, and must be \(3,\) int64"):
-        attention.attend_prompt(long, pool, pool, of_numpy(np.zeros(2, np.int64)), long, 1.0)
 
 
 # The library.

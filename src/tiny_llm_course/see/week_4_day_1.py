@@ -18,7 +18,8 @@ from tiny_llm_engine.models.files import Json
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution_types import Array
 from tiny_llm_extensions.given import given_of
-from tiny_llm_extensions.kernels.native.kernel import available_threads, of_numpy, packed_shape
+from tiny_llm_extensions.kernels.native.attention import KeptArray, run_arrays
+from tiny_llm_extensions.kernels.native.kernel import available_threads, floats_of, of_numpy, packed_shape
 from tiny_llm_extensions.kernels.native.read_memory import read_memory
 
 from .own_process import in_own_process
@@ -200,19 +201,17 @@ def _check_quantized(product: Any, of_numpy: Any, multiply: Any, bits: int) -> N
 
 
 def _attended(b: Port) -> float:
-    rng = np.random.default_rng(0)
-    query = b.array(rng.normal(size=(REQUESTS, HEADS, SIZE)), "bfloat16")
-    pasts = rng.normal(size=(2, REQUESTS, CONTEXT, KV_HEADS, SIZE))
-    keys, values = (b.array(past, "bfloat16") for past in pasts)
-    last = [(row + 1) * CONTEXT - 1 for row in range(REQUESTS)]  # the token of each that is in this step
-    runs = {row: [(row * CONTEXT, CONTEXT - 1)] for row in range(REQUESTS)}
-    reads = given_of(b).decode_runs(runs, b.array(last))
-    assert reads is not None, "every row has a past"
-    run = partial(given_of(b).attend_runs, query, keys, values, reads, SIZE**-0.5)
-    q, k, v = b.numpy(query)[0, 0], b.numpy(keys)[0, :, 0], b.numpy(values)[0, :, 0]
-    weights = np.exp(k @ q * SIZE**-0.5)
-    _check(b.numpy(run())[0, 0], weights / weights.sum() @ v)
-    return 2 * 2 * REQUESTS * CONTEXT * KV_HEADS * SIZE / medians({"run": run}, ROUNDS)["run"]
+    numbers = _numbers(REQUESTS, HEADS, SIZE), _numbers(2, REQUESTS * CONTEXT, KV_HEADS, SIZE)
+    query, pasts = ((each.view(np.uint32) >> 16).astype(np.uint16) for each in numbers)  # to bf16
+    arrays = [of_numpy(each, "bfloat16") for each in (query, *pasts, np.zeros_like(query))]
+    runs = run_arrays([[(row * CONTEXT, CONTEXT)] for row in range(REQUESTS)])
+    given = arrays[0], *map(KeptArray, arrays[1:3]), arrays[3], *runs, SIZE**-0.5, available_threads()
+    run = partial(given_of(b).kernels.decode_attention.attend, *given)
+    run()
+    keys, values = floats_of(pasts[:, :CONTEXT, 0])
+    weights = np.exp(keys @ floats_of(query[0, 0]) * SIZE**-0.5)
+    _check(floats_of(arrays[3].owner[0, 0]), weights / weights.sum() @ values)
+    return pasts.nbytes / medians({"run": run}, ROUNDS)["run"]
 
 
 def _speeds(run: Callable[[int], object], moved: int) -> Mapping[int, float]:

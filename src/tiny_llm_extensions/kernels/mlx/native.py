@@ -10,10 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from tiny_llm_engine.arrays.mlx.quantized_pages import QuantizedPages
-
 from ..kernel_matrix import KernelMatrix
-from ..native.attention import DecodeRuns, KeptArray
 from ..native.kernel import (
     NativeArray,
     PortArrays,
@@ -79,41 +76,3 @@ class NativeMatrix(KernelMatrix):
         y = empty((rows.shape[0], self.shape[0]), rows.dtype)
         self.kernel.multiply(rows, self._array, bias, y, threads_for(rows.shape[0] * self.nbytes))
         return y
-
-
-def attend_runs(
-    query: mx.array,
-    key_pages: mx.array | QuantizedPages,
-    value_pages: mx.array | QuantizedPages,
-    reads: DecodeRuns,
-    scale: float,
-) -> mx.array:
-    """Attention of one row of each of R requests; no key or value is copied.
-
-    Args:
-        query: (R, H, D).
-        key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), in query's type or in eight bits.
-        reads: see `DecodeRuns`.
-        scale: a number.
-
-    Returns:
-        (R, H, D) in query's type.
-    """
-    pages = [_parts(each) for each in (key_pages, value_pages)]
-    mx.eval(query, *pages)  # in one go
-    keys, values = (KeptArray(*map(_slots_of, parts)) for parts in pages)
-    numbers, out = native_array(query), empty(tuple(query.shape), NAMES[query.dtype])
-    threads = threads_for(2 * reads.tokens * keys.slot_bytes)
-    reads.kernel.attend(numbers, keys, values, out, *reads.arrays, scale, threads)
-    return mlx_array(out)
-
-
-def _parts(pages: mx.array | QuantizedPages) -> tuple[mx.array, ...]:
-    return pages.arrays if isinstance(pages, QuantizedPages) else (pages,)
-
-
-def _slots_of(pages: mx.array) -> NativeArray:
-    """(num_blocks + 1, page_size, ...) to (S, ...)."""
-    array = native_array(pages)
-    blocks, page_size, *rest = array.shape
-    return array._replace(shape=(blocks * page_size, *rest))

@@ -6,11 +6,10 @@ products of many rows where these are rounded to 16 bits.
 """
 
 import sys
-from collections.abc import Callable
 from functools import cached_property
 
-from .attention import DecodeKernel, prompt_kernel
-from .kernel import Kernel, ProductKernel, one_line
+from .attention import DecodeKernel
+from .kernel import ProductKernel, one_line
 from .layers import LayersKernel
 from .library import NativeError
 from .quantized_product import QuantizedKernel
@@ -49,23 +48,17 @@ class NativeKernels:
     def prepare(self, kv_cache_dtype: str) -> None:
         """Compiles what reads pages in eight bits now, where kernels work: otherwise the first requests would wait.
 
-        A kernel that does not compile for them is not used by this process, as without a compiler; a line says so.
+        If it does not compile for them, it is not used by this process, as without a compiler; a line says so.
 
         Args:
             kv_cache_dtype: "int8" or "fp8_e4m3".
         """
-        kept = "int8" if kv_cache_dtype == "int8" else "uint8"
-        decode, layers = self.decode_attention, self.layers
-        _prepare(decode, lambda: (decode.kernel_of(kept), prompt_kernel(kept)))
-        if not decode.works:
-            layers.problem = decode.problem
-        _prepare(layers, lambda: layers.compute_of(kept))
-
-
-def _prepare(kernel: Kernel, compile_it: Callable[[], object]) -> None:
-    try:
-        if kernel.works:
-            compile_it()
-    except NativeError as error:
-        kernel.problem = one_line(error)
-        print(f"{kernel.file} is not used, for its pages in eight bits: {kernel.problem}", file=sys.stderr)
+        layers = self.layers
+        try:
+            if layers.works:
+                layers.compute_of("int8" if kv_cache_dtype == "int8" else "uint8")
+        except NativeError as error:
+            layers.problem = one_line(error)
+            print(
+                f"{layers.file} is not used, for its pages in eight bits: {layers.problem}", file=sys.stderr
+            )

@@ -1,16 +1,13 @@
-"""Attention by kernels, `decode_attention.cpp` and `prompt_attention.cpp`: what they read, checks and the calls."""
+"""Attention by `decode_attention.cpp`: what it reads, checks and the call."""
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
 from itertools import accumulate, chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from .kernel import FLOAT, LINE, NUMBER, POINTER, SIZE, Kernel, NativeArray, bytes_of, of_numpy, require
-from .library import GIVEN, UNIT, library
+from .kernel import FLOAT, NUMBER, POINTER, SIZE, Kernel, NativeArray, of_numpy, require
 
 TYPES = ("bfloat16", "float32")  # of queries
 # Flags of the compiler, by the type in which pages keep keys and values; none for the queries' type. e4m3 is uint8.
@@ -43,11 +40,6 @@ class KeptArray(NamedTuple):
     def addresses(self) -> tuple[int, int | None]:
         """As the kernels take them."""
         return self.numbers.address, None if self.scales is None else self.scales.address
-
-    @property
-    def slot_bytes(self) -> int:
-        """What a kernel reads of one slot, scales apart."""
-        return bytes_of(self.numbers) // self.numbers.shape[0]
 
     def check(self, name: str, shape: tuple[int, ...], *dtypes: str) -> None:
         """Raises ValueError unless they have this shape and one of these types, with scales if it is int8."""
@@ -118,51 +110,11 @@ class DecodeKernel(Kernel):
             self._functions[kept] = self.function("attend_decodes", types, KEPT.get(kept, ()))
         return self._functions[kept]
 
-    @cached_property
-    def _functions(self) -> dict[str, Callable[..., int]]:
-        return {}
-
     def try_out(self) -> None:
-        """See `Kernel`: one row and one token. Where decodes have this kernel, prompts have theirs."""
-        prompt_kernel("float32")
+        """See `Kernel`: one row and one token."""
         query, keys, out = (of_numpy(np.zeros((1, 1, 16), np.float32)) for _ in range(3))
         starts, counts, runs = (of_numpy(np.array(numbers, np.int64)) for numbers in ([0], [1], [0, 1]))
         self.attend(query, KeptArray(keys), KeptArray(keys), out, starts, counts, runs, 1.0)
-
-
-@dataclass(frozen=True)
-class DecodeRuns:
-    """What R requests of one row read: runs of neighbouring slots, in the order of their texts.
-
-    Args:
-        rows: (R,) rows of the step, int64.
-        arrays: starts, counts and runs, see `DecodeKernel.attend`; all layers read the same.
-        kernel: the solution's kernel of Day 4.1 that reads the runs.
-    """
-
-    rows: array
-    arrays: RunArrays
-    kernel: DecodeKernel
-
-    @cached_property
-    def tokens(self) -> int:
-        """How many keys all rows read."""
-        return sum(self.arrays[1].owner)
-
-
-def decode_runs(texts: dict[int, Runs], slots: Any, kernel: DecodeKernel) -> DecodeRuns | None:
-    """The runs of some decodes, each with its own row last; None without a decode.
-
-    Args:
-        texts: of each row its runs of neighbouring slots, first one and count.
-        slots: (T,), a list or an array: where the rows of the step are.
-        kernel: the solution's kernel of Day 4.1 that reads the runs.
-    """
-    if not texts:
-        return None
-    rows, own = sorted(texts), slots if isinstance(slots, list) else slots.tolist()
-    runs = [[*texts[row], (own[row], 1)] for row in rows]
-    return DecodeRuns(array("q", rows), run_arrays(runs), kernel)
 
 
 def run_arrays(runs: Sequence[Runs]) -> RunArrays:
@@ -176,59 +128,3 @@ def _integers(numbers: Iterable[int]) -> NativeArray:
     listed = array("q", numbers)
     address, count = listed.buffer_info()
     return NativeArray(address, (count,), "int64", listed)
-
-
-def attend_prompt(
-    query: NativeArray,
-    keys: KeptArray,
-    values: KeptArray,
-    slots: NativeArray,
-    out: NativeArray,
-    scale: float,
-    window: int | None = None,
-    threads: int = 1,
-) -> None:
-    """Writes the attention of the last L tokens of a text to `out`; each sees the tokens before it and itself.
-
-    Args:
-        query: (L, H, D), bf16 or float32; D is a multiple of 16, at most 256, and H of Hkv.
-        keys, values: (S, Hkv, D): all slots of the pool.
-        slots: (N,), int64: where the tokens of the text are, those of the chunk last. They are not checked.
-        out: (L, H, D), in query's type.
-        scale: factor of the scores, usually 1 / √D.
-        window: how many tokens a token sees, itself included; None is all.
-        threads: how many share heads and tokens.
-
-    Raises:
-        ValueError: a shape or a type is wrong.
-        NativeError: there is no such kernel on this machine.
-    """
-    rows, heads, size = query.shape
-    pool, kv_heads, _ = keys.numbers.shape
-    if heads % kv_heads or size % LINE or size > MOST_SIZE:
-        raise ValueError(
-            f"{heads} heads of {size} numbers over {kv_heads} heads of keys: the kernel takes sizes that are "
-            f"multiples of {LINE} and at most {MOST_SIZE}, and as many heads for each head of keys"
-        )
-    require("query", query, (rows, heads, size), *TYPES)
-    keys.check("keys", (pool, kv_heads, size), query.dtype, *KEPT)
-    values.check("values", (pool, kv_heads, size), keys.numbers.dtype)
-    require("out", out, (rows, heads, size), query.dtype)
-    tokens = slots.shape[0]
-    require("slots", slots, (max(tokens, rows),), "int64")
-    packed = np.empty(
-        (2, kv_heads, -(-tokens // TOKENS) * TOKENS, size), f"V{2 if query.dtype == 'bfloat16' else 4}"
-    )
-    scratch = packed.ctypes.data, packed.ctypes.data + packed.nbytes // 2
-    read = query.address, *keys.addresses, *values.addresses, slots.address, out.address
-    sizes = rows, tokens, heads, kv_heads, size, window or 0
-    prompt_kernel(keys.numbers.dtype)(*read, *scratch, *sizes, scale, query.dtype == "bfloat16", threads)
-
-
-@cache
-def prompt_kernel(kept: str) -> Callable[..., int]:
-    """The function for pages that keep numbers of this type; see `KEPT`."""
-    included = *UNIT, ("unit_attention.h", GIVEN)
-    kernel = library("prompt_attention.cpp", GIVEN, included, KEPT.get(kept, ())).attend_chunk
-    kernel.argtypes = [POINTER] * 9 + [SIZE] * 6 + [FLOAT] + [NUMBER] * 2
-    return kernel

@@ -157,6 +157,11 @@ class Kernel:
     def __init__(self, package: str):
         self.package = package
 
+    @cached_property
+    def _functions(self) -> dict[str, Callable[..., int]]:
+        """Those that are compiled, by a type of numbers."""
+        return {}
+
     def function(self, name: str, types: Sequence[type], flags: tuple[str, ...] = ()) -> Callable[..., int]:
         """A function of the file, compiled with further flags.
 
@@ -285,7 +290,7 @@ class ProductKernel(Kernel):
         return given if given is not None and given.takes_plain(True, CHUNK) else None
 
     @cached_property
-    def _functions(self):
+    def _functions(self) -> dict[str, Callable[..., int]]:
         types = [POINTER] * 4 + [SIZE] * 3 + [NUMBER] * 2
         return {dtype: self.function(name, types) for dtype, name in PRODUCTS.items()}
 

@@ -2,7 +2,6 @@
 
 from array import array
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from itertools import accumulate, chain, groupby, pairwise
 from typing import Any, NamedTuple
 
@@ -55,10 +54,6 @@ class LayersKernel(Kernel):
             function.argtypes = [POINTER, FLOAT, FLOAT, NUMBER, NUMBER]
             self._functions[kept] = function
         return self._functions[kept]
-
-    @cached_property
-    def _functions(self) -> dict[str, Callable[..., int]]:
-        return {}
 
     def try_out(self) -> None:
         """See `Kernel`: each of the files, for a task that is met in a layer has written to pages already."""

@@ -7,10 +7,7 @@ from typing import Any
 
 import torch
 
-from tiny_llm_engine.arrays.torch.quantized_pages import QuantizedPages
-
 from ..kernel_matrix import KernelMatrix
-from ..native.attention import DecodeRuns, KeptArray
 from ..native.kernel import NativeArray, PortArrays, ProductKernel, pack
 from .operators import operator
 
@@ -37,12 +34,6 @@ def addresses_of(pool: Any) -> Sequence[int]:
 
 
 ARRAYS = PortArrays(NAMES, native_array, torch.tensor, torch_array, addresses_of, torch.get_num_threads)
-
-
-def kept_array(pages: torch.Tensor | QuantizedPages) -> KeptArray:
-    """Pages (num_blocks + 1, page_size, Hkv, D) as a kernel sees their slots."""
-    parts = pages.arrays if isinstance(pages, QuantizedPages) else (pages,)
-    return KeptArray(*(native_array(part.flatten(0, 1)) for part in parts))
 
 
 class NativeMatrix(KernelMatrix):
@@ -99,34 +90,3 @@ _LINEAR = operator(
     _linear,
     lambda x, lines, bias, outputs, package: x.new_empty(*x.shape[:-1], outputs),
 )
-
-
-def attend_runs(
-    query: torch.Tensor,
-    key_pages: torch.Tensor | QuantizedPages,
-    value_pages: torch.Tensor | QuantizedPages,
-    reads: DecodeRuns,
-    scale: float,
-) -> torch.Tensor:
-    """Attention of one row of each of R requests; no key or value is copied.
-
-    Args:
-        query: (R, H, D).
-        key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), in query's type or in eight bits.
-        reads: see `DecodeRuns`.
-        scale: a number.
-
-    Returns:
-        (R, H, D) in query's type.
-    """
-    out = query.new_empty(query.shape)
-    reads.kernel.attend(
-        native_array(query),
-        kept_array(key_pages),
-        kept_array(value_pages),
-        native_array(out),
-        *reads.arrays,
-        scale,
-        torch.get_num_threads(),
-    )
-    return out
