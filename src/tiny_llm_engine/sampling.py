@@ -8,26 +8,7 @@ from typing import Any
 from .known_arguments import OF_SAMPLING, takes_known
 from .structured_outputs import StructuredOutputsParams
 
-# Only the engine of Week 3 supports these: `Request` raises ValueError for them.
-WEEK_3 = (
-    "seed",
-    "n",
-    "sample_index",
-    "logprobs",
-    "ignore_eos",
-    "stop_token_ids",
-    "min_tokens",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "include_stop_str_in_output",
-    "skip_special_tokens",
-    "structured_outputs",
-    "prompt_logprobs",
-    "extra_args",
-)
+WEEK_2 = "temperature", "top_p", "top_k", "max_tokens", "stop"  # its engine supports these alone
 # Those that change logits before a token is chosen; `min_p` is a filter, like top-k and top-p.
 CHANGES_LOGITS = (
     "min_tokens",
@@ -191,6 +172,10 @@ class SamplingParams:
         """The names among `names` whose fields do not have their default values."""
         defaults = {each.name: each.default for each in fields(self)}
         return [name for name in names if getattr(self, name) != defaults[name]]
+
+
+# For these `Request` raises ValueError.
+WEEK_3 = tuple(each.name for each in fields(SamplingParams) if each.name not in WEEK_2)
 
 
 def _is_id(value: object) -> bool:
