@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from tiny_llm_engine.engine_options import NEEDS_CHUNKS, EngineLimits, PlainOptions, check_count
@@ -12,8 +12,35 @@ from tiny_llm_engine.solutions.solution_types import ServingPackage
 from .drafts.speculative_config import SpeculativeConfig
 from .kv_transfer.config import KVTransferConfig
 
-KV_CACHE_DTYPES = "auto", "int8", "fp8_e4m3"
 NVIDIA_BLOCK = 256  # tokens: a block is a page of torch's kernel on CUDA, which takes multiples of it
+KV_CACHE_DTYPES = "auto", "int8", "fp8_e4m3"
+CHOICES = {
+    "kv_cache_dtype": KV_CACHE_DTYPES,
+    "scheduling_policy": ("fcfs", "priority"),
+    "cpu_products": (None, "measured", "usual"),
+    "activations": (None, "int8", "int16", "float"),
+}
+POLICIES = {  # of options that not every policy has
+    "pipeline_parallel_size": ("hybrid",),
+    "speculative_config": ("hybrid", "separate"),
+    "latency_target": ("slack",),
+}
+PAIRS = (  # of options that exclude each other, and the reason
+    ("tensor_parallel_size", "pipeline_parallel_size", "all ranks form one group"),
+    ("speculative_config", "pipeline_parallel_size", "a stage cannot check drafts yet"),
+    ("async_scheduling", "speculative_config", "drafts follow a token that is not known yet"),
+    ("async_scheduling", "pipeline_parallel_size", "the stages have steps in flight already"),
+    ("async_scheduling", "tensor_parallel_size", "only the first rank knows what it has drawn"),
+    ("async_scheduling", "policy=separate", "this policy computes a step in two calls"),
+    ("kv_offloading_size", "tensor_parallel_size", "blocks of several ranks cannot be put away yet"),
+    ("kv_offloading_size", "pipeline_parallel_size", "blocks of several ranks cannot be put away yet"),
+    ("kv_offloading_size", "enable_prefix_caching=False", "what is put away are cached blocks"),
+    ("num_quantized_blocks", "kv_cache_dtype", "all blocks are quantised already"),
+    ("kv_transfer_config", "tensor_parallel_size", "several ranks hold blocks in parts"),
+    ("kv_transfer_config", "pipeline_parallel_size", "several ranks hold blocks in parts"),
+    ("kv_transfer_config that reads", "async_scheduling", "a step in flight may write to its blocks"),
+    ("kv_transfer_config that reads", "kv_offloading_size", "a planned copy may read its blocks"),
+)
 
 
 @dataclass(frozen=True)
@@ -98,96 +125,47 @@ class EngineOptions(PlainOptions):
 
     def __post_init__(self):
         super().__post_init__()
-        check_count("tensor_parallel_size", self.tensor_parallel_size)
-        check_count("pipeline_parallel_size", self.pipeline_parallel_size)
-        if self.tensor_parallel_size > 1 and self.pipeline_parallel_size > 1:
-            raise ValueError(
-                "tensor_parallel_size and pipeline_parallel_size are both above 1: choose one of them, for all ranks "
-                "form one group"
-            )
-        if self.has_stages and self.policy != "hybrid":
-            raise ValueError(
-                f'pipeline_parallel_size is for policy="hybrid", and the policy is {self.policy!r}'
-            )
-        if self.speculation is not None:
-            self._check_speculation()
-        if self.async_scheduling:
-            self._check_async()
-        self._check_cold()
-        if self.kv_transfer_config is not None:
-            self._check_transfer(KVTransferConfig.of(self.kv_transfer_config))
-        if self.cpu_products not in (None, "measured", "usual"):
-            raise ValueError(f'cpu_products is {self.cpu_products!r}: give "measured" or "usual"')
-        if self.activations not in (None, "int8", "int16", "float"):
-            raise ValueError(f'activations is {self.activations!r}: give "int8", "int16" or "float"')
         if self.kv_cache_dtype == "fp8":
             object.__setattr__(self, "kv_cache_dtype", "fp8_e4m3")
-        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
-            names = ", ".join(KV_CACHE_DTYPES)
-            raise ValueError(f"kv_cache_dtype is {self.kv_cache_dtype!r}: give one of {names}")
-        if self.scheduling_policy not in ("fcfs", "priority"):
-            raise ValueError(f'scheduling_policy is {self.scheduling_policy!r}: give "fcfs" or "priority"')
-        if self.latency_target is not None and self.policy != "slack":
-            raise ValueError(f'latency_target is for policy="slack", and the policy is {self.policy!r}')
+        check_count("tensor_parallel_size", self.tensor_parallel_size)
+        check_count("pipeline_parallel_size", self.pipeline_parallel_size)
+        for name, choices in CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                raise ValueError(f"{name} is {value!r}: give one of {', '.join(filter(None, choices))}")
+        for name in ("kv_offloading_size", "kv_offloading_folder_size", "num_quantized_blocks"):
+            if not 0 <= (value := getattr(self, name)) < 2**31:
+                raise ValueError(f"{name} is {value}: give at least 0")
         if not 0 <= (self.max_step_seconds or 0) < math.inf:
             raise ValueError(f"max_step_seconds is {self.max_step_seconds}: give seconds, or 0")
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ValueError(
                 f"gpu_memory_utilization is {self.gpu_memory_utilization}: give a share above 0 and at most 1"
             )
+        self._check_together(self._used())
 
-    def _check_speculation(self) -> None:
-        if self.has_stages:
-            raise ValueError(
-                "speculative_config and pipeline_parallel_size: a stage cannot check drafts yet; leave one of them out"
-            )
-        if self.policy not in ("hybrid", "separate"):
-            raise ValueError(
-                f'speculative_config is for policy="hybrid" or "separate", and the policy is {self.policy!r}'
-            )
-
-    def _check_async(self) -> None:
-        for name, excludes, reason in (
-            (
-                "speculative_config",
-                self.speculation is not None,
-                "drafts follow a token that is not known yet",
-            ),
-            ("pipeline_parallel_size", self.has_stages, "the stages have steps in flight already"),
-            (
-                "tensor_parallel_size",
-                self.tensor_parallel_size > 1,
-                "only the first rank knows what it has drawn",
-            ),
-            ("policy", self.policy == "separate", '"separate" computes a step in two calls'),
+    def _used(self) -> set[str]:
+        """What has another value than its default, as `PAIRS` calls it."""
+        used = {each.name for each in fields(self) if getattr(self, each.name) != each.default}
+        used |= {f"policy={self.policy}", f"enable_prefix_caching={self.enable_prefix_caching}"}
+        if self.keeps_cold_blocks:
+            used.add("kv_offloading_size")
+        if (
+            self.kv_transfer_config is not None
+            and KVTransferConfig.of(self.kv_transfer_config).is_kv_consumer
         ):
-            if excludes:
-                raise ValueError(f"async_scheduling and {name}: {reason}; leave one of them out")
+            used.add("kv_transfer_config that reads")
+        if self.speculative_config is not None:
+            SpeculativeConfig.of(self.speculative_config)  # it is checked
+        return used
 
-    def _check_cold(self) -> None:
-        for name in ("kv_offloading_size", "kv_offloading_folder_size", "num_quantized_blocks"):
-            if not 0 <= (value := getattr(self, name)) < 2**31:
-                raise ValueError(f"{name} is {value}: give at least 0")
-        if self.num_quantized_blocks and self.kv_cache_dtype != "auto":
-            raise ValueError(
-                "num_quantized_blocks: all blocks are quantised by kv_cache_dtype; leave one of them out"
-            )
-        if self.keeps_cold_blocks and not self.enable_prefix_caching:
-            raise ValueError("kv_offloading_size keeps cached blocks: leave enable_prefix_caching on")
-        if self.keeps_cold_blocks and self.num_ranks > 1:
-            raise ValueError(
-                "kv_offloading_size: blocks that several ranks hold in parts cannot be put away yet; leave it out"
-            )
-
-    def _check_transfer(self, config: KVTransferConfig) -> None:
-        reads = config.is_kv_consumer
-        for name, excludes, reason in (
-            ("tensor_parallel_size", self.num_ranks > 1, "several ranks hold blocks in parts"),
-            ("async_scheduling", reads and self.async_scheduling, "a step in flight may write to its blocks"),
-            ("kv_offloading_size", reads and self.keeps_cold_blocks, "a planned copy may read its blocks"),
-        ):
-            if excludes:
-                raise ValueError(f"kv_transfer_config and {name}: {reason}; leave one of them out")
+    def _check_together(self, used: set[str]) -> None:
+        for name, policies in POLICIES.items():
+            if name in used and self.policy not in policies:
+                known = " or ".join(f'"{policy}"' for policy in policies)
+                raise ValueError(f"{name} is for policy={known}, and the policy is {self.policy!r}")
+        for first, second, reason in PAIRS:
+            if first in used and second in used:
+                raise ValueError(f"{first} and {second}: {reason}; leave one of them out")
 
     @property
     def keeps_cold_blocks(self) -> bool:

@@ -227,9 +227,9 @@ IN_PARTS = {"kv_offloading_size": 1, "tensor_parallel_size": 2}
 QUANTIZED = {"num_quantized_blocks": 3, "kv_cache_dtype": "int8"}
 WRONG = [
     ({"kv_offloading_size": -1}, "kv_offloading_size is -1: give at least 0"),
-    ({"kv_offloading_size": 1, "enable_prefix_caching": False}, "leave enable_prefix_caching on"),
-    (IN_PARTS, "several ranks hold in parts cannot be put away yet"),
-    (QUANTIZED, "all blocks are quantised by kv_cache_dtype"),
+    ({"kv_offloading_size": 1, "enable_prefix_caching": False}, "what is put away are cached blocks"),
+    (IN_PARTS, "blocks of several ranks cannot be put away yet"),
+    (QUANTIZED, "num_quantized_blocks and kv_cache_dtype: all blocks are quantised already"),
 ]
 
 

@@ -468,7 +468,7 @@ NO_AHEAD = [
     ({"speculative_config": DRAFTS}, "speculative_config: drafts follow a token that is not known yet"),
     ({"pipeline_parallel_size": 2}, "pipeline_parallel_size: the stages have steps in flight already"),
     ({"tensor_parallel_size": 2}, "tensor_parallel_size: only the first rank knows what it has drawn"),
-    ({"policy": "separate"}, 'policy: "separate" computes a step in two calls'),
+    ({"policy": "separate"}, "policy=separate: this policy computes a step in two calls"),
 ]
 
 
@@ -976,7 +976,7 @@ def test_weights_and_pool_have_the_type_that_is_asked_for(backend):
 CANNOT_BE_LOADED = [
     ({"head_quantization": "2bit"}, "head_quantization is '2bit': choose 4bit or 8bit, or None"),
     ({"quantization": "3bit"}, "quantization is '3bit'"),
-    ({"activations": "4bit"}, 'activations is \'4bit\': give "int8", "int16" or "float"'),
+    ({"activations": "4bit"}, "activations is '4bit': give one of int8, int16, float"),
     ({"activations": "int8"}, 'activations is "int8", and no weight is quantised|kernel does not run'),
     ({"backend": "jax"}, "backend is 'jax'"),
     ({"device": "tpu"}, "device 'tpu'"),
