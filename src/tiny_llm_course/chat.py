@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tiny_llm_engine.machine.terminal import TerminalSession
-from tiny_llm_extensions.arguments import open_llm
+from tiny_llm_extensions.arguments import open_llm, week3_options
 
 if TYPE_CHECKING:
     from tiny_llm_engine.models.tokenization import Tokenizer
@@ -19,8 +19,7 @@ GOODBYES = ("exit", "quit")
 
 def open_engine(options: Namespace) -> TerminalSession:
     """Load Week 3's engine, ready to answer; it draws tokens by `SamplingParams`."""
-    names = "enforce_eager", "activations", "tensor_parallel_size", "enable_expert_parallel", "seed"
-    llm = open_llm(options, max_num_seqs=1, **{name: getattr(options, name) for name in names})
+    llm = open_llm(options, max_num_seqs=1, **week3_options(options))
 
     def generate(
         llm: "LLM",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "gpu", "cuda", "hpu")
+WEEK_3 = ("enforce_eager", "activations", "tensor_parallel_size", "enable_expert_parallel")
 
 
 def model_argument(text: str) -> str:
@@ -117,39 +118,28 @@ def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
 
 
 def add_week3_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of Week 3's engine alone."""
-    parser.add_argument(
-        "--enforce-eager",
-        action=argparse.BooleanOptionalAction,
-        help="run the model as it is written, or compile it first; default: compile on an HPU and on CUDA (week3)",
+    """Add some options of Week 3's engine alone, see `WEEK_3`."""
+    from .engine_options import EngineOptions
+
+    group = parser.add_argument_group("the engine of Week 3", "see the documentation of `LLM`")
+    add_field_arguments(
+        group, EngineOptions, [each.name for each in fields(EngineOptions) if each.name not in WEEK_3]
     )
-    parser.add_argument(
-        "--activations",
-        choices=["int8", "int16", "float"],
-        help="of products with quantised weights on a CPU; default: int16 if that is faster than float (week3)",
-    )
-    parser.add_argument(
-        "--tensor-parallel-size",
-        type=whole_number(1),
-        default=1,
-        metavar="N",
-        help="devices that hold a part of every matrix each (week3, Day 3.7); default: 1",
-    )
-    parser.add_argument(
-        "--enable-expert-parallel",
-        action="store_true",
-        help="these devices share the experts of a mixture (week3, Day 4.2)",
-    )
+
+
+def week3_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The values given for these options, and the seed."""
+    return {name: getattr(options, name) for name in (*WEEK_3, "seed")}
 
 
 def check_engine_arguments(options: argparse.Namespace) -> None:
     """Raise ValueError if the chosen engine does not have these options."""
-    if options.enforce_eager is not None and options.loader != "week3":
-        raise ValueError("--enforce-eager is an option of Week 3's engine: add --loader week3")
-    if options.activations is not None and options.loader != "week3":
-        raise ValueError("--activations is an option of Week 3's engine: add --loader week3")
-    if options.tensor_parallel_size > 1 and options.loader != "week3":
-        raise ValueError("--tensor-parallel-size is an option of Week 3's engine: add --loader week3")
+    from .engine_options import EngineOptions
+
+    for name in WEEK_3:
+        if options.loader != "week3" and getattr(options, name) != getattr(EngineOptions, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{flag} is an option of Week 3's engine: add --loader week3")
 
 
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:

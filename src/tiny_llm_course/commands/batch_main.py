@@ -16,6 +16,7 @@ from tiny_llm_extensions.arguments import (
     output_argument,
     stop_argument,
     text_argument,
+    week3_options,
     whole_number,
 )
 
@@ -31,7 +32,6 @@ from ..trace.timeline import chrome
 from ..trace.trace import WHOLE
 
 LOADED = ("model", "solution", "backend", "device", "dtype", "quantize", "seed")
-ENGINE = ("enforce_eager", "activations", "tensor_parallel_size", "enable_expert_parallel", "seed")
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -101,8 +101,8 @@ def job_of(options: argparse.Namespace) -> BatchJob:
         if options.prefill_step:
             raise ValueError("--prefill-step: week 3's engine has a token budget instead: leave it out")
         seqs = min(options.slots, len(prompts))
-        engine = {name: getattr(options, name) for name in ENGINE}
-        llm = open_llm(options, max_num_seqs=seqs, max_model_len=options.max_seq_len, **engine)
+        limited = {"max_num_seqs": seqs, "max_model_len": options.max_seq_len}
+        llm = open_llm(options, **limited, **week3_options(options))
         return make_engine_job(llm.engine, prompts, **limits)
     named = {name: getattr(options, name) for name in LOADED}
     model, tokenizer = load(max_model_len=options.max_seq_len, **named)
