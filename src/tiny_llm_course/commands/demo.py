@@ -9,13 +9,12 @@ from rich.console import Console
 
 from tiny_llm_engine.machine.terminal import INTERRUPTED, command, ends_at, fail
 from tiny_llm_engine.solutions.solution import resolve_serving
-from tiny_llm_extensions.arguments import add_model_arguments, whole_number
+from tiny_llm_extensions.arguments import add_field_arguments, add_model_arguments
 
 from ..address import Day
 from ..capabilities import choose_backend, ends_at_a_blank, load, unused_days
 from ..trace.demo import prompts, report
 from ..trace.demo.device_watch import used_bytes_of
-from ..trace.demo.knobs import help_text
 from ..trace.demo.runs import POLICIES, Demo, Knobs
 from ..trace.demo.session import serve_policies, serve_silently
 from ..trace.prompts import read_prompts
@@ -24,26 +23,20 @@ from ..trace.serve import NoEnd, Serving
 
 CHOICES = {"1": "sync", "2": "async", "3": "simple"}
 NUMBERS = "1, 2 or 3"
+REMEDIES = (
+    "Out of memory: `--prefill-step 64` makes a step smaller, `--batch-size 2` and a smaller `--max-seq-len` the "
+    "caches, `--quantize 4bit` the weights. Model not found: `--model tiny-qwen3` is shipped; another is a folder "
+    "with config.json, or a hub id; `pdm run doctor` says what is missing. A slow first token of a long text: "
+    "`--prefill-step 512`; of a short question: the policy `pausing`; of all: `pdm run bench-throughput --preset "
+    "chunked-prefill` shows the best chunk size for this machine."
+)
 LOADED = ("model", "solution", "backend", "device", "dtype", "quantize")
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose help ends with the tables of options and of remedies."""
-
-    def format_help(self) -> str:
-        return f"{super().format_help()}\n{help_text()}"
-
-
-def share(text: str) -> float:
-    """A share above 0 and at most 1."""
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text}: give a share above 0 and at most 1")
-    return value
-
-
 def parser() -> argparse.ArgumentParser:
-    top = Parser(prog="pdm run demo", description=__doc__, allow_abbrev=False)
+    top = argparse.ArgumentParser(
+        prog="pdm run demo", description=__doc__, epilog=REMEDIES, allow_abbrev=False
+    )
     add = top.add_argument
     add(
         "--demo",
@@ -52,21 +45,8 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--gap", type=float, default=0.1, metavar="S", help="async: seconds between two requests")
     add("--prompts-file", metavar="FILE", help="the requests, a prompt a line, UTF-8; - is standard input")
-    add("--prefill-step", type=whole_number(1), default=Knobs.prefill_step, metavar="N")
-    add(
-        "--chunker",
-        choices=["fixed", "adaptive"],
-        default=Knobs.chunker,
-        help="what chooses the size of a chunk",
-    )
-    add("--batch-size", type=whole_number(1), default=Knobs.batch_size, metavar="N")
-    add("--max-seq-len", type=whole_number(2), metavar="N", help="default: what the longest request needs")
-    add("--reserved-decode-slots", type=whole_number(0), default=0, metavar="N")
-    add("--priorities", action="store_true", help="questions go before long texts")
-    add("--peak-load", type=share, metavar="SHARE", help="share of busy slots at which a long prompt waits")
-    add("--patience", type=whole_number(1), default=Knobs.patience, metavar="N")
-    add("--max-tokens", type=whole_number(1), default=Knobs.max_tokens, metavar="N", help="tokens per answer")
     add("--plain", action="store_true", help="only lines, on a terminal too")
+    add_field_arguments(top, Knobs)
     add_model_arguments(top, solution="ref")
     return top
 
@@ -115,9 +95,8 @@ def first_line() -> str:
 def make_demo(options: argparse.Namespace) -> Demo:
     """Load the model; bad options or files end the command with one line."""
     with ends_at(ValueError):
+        knobs = Knobs(**{name: getattr(options, name) for name in Knobs.__dataclass_fields__})
         model, tokenizer = load(**{name: getattr(options, name) for name in LOADED})
-        if not 0 <= options.reserved_decode_slots < options.batch_size:
-            raise ValueError(f"--reserved-decode-slots: give 0 to {options.batch_size - 1}, fewer than slots")
         if not 0 <= options.gap < 60:
             raise ValueError(f"--gap {options.gap}: give seconds from 0 to 60")
         if options.prompts_file is not None:
@@ -126,7 +105,6 @@ def make_demo(options: argparse.Namespace) -> Demo:
             specs = prompts.specs_of(tokenizer, prompts.four_texts(tokenizer), options.prefill_step)
         else:
             specs = prompts.specs(tokenizer)
-    knobs = Knobs(**{name: getattr(options, name) for name in Knobs.__dataclass_fields__})
     return Demo(Serving(resolve_serving(options.solution), model, tokenizer), specs, knobs)
 
 

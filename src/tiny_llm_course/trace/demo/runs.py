@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
 
+from tiny_llm_engine.engine_options import check_count
 from tiny_llm_engine.solutions.solution_types import Request
 
 from ..chunk_sweep import known
@@ -15,7 +16,23 @@ from .device_watch import DeviceUse
 
 @dataclass(frozen=True)
 class Knobs:
-    """The options of a run, see `knobs.KNOBS`."""
+    """What changes what happens: options of the demo, and most of them of the scheduler or its `Turns`.
+
+    Args:
+        prefill_step: tokens of a chunk: smaller shortens gaps, larger ends prompts sooner.
+        chunker: "fixed", or "adaptive", which chooses the size of each chunk from the times of earlier ones.
+        batch_size: requests that decode together: more throughput, slower steps, more memory.
+        max_seq_len: tokens of a slot, prompt and answer: its cache is kept for each slot. None is what the longest
+            request needs.
+        reserved_decode_slots: slots that long texts (class batch) may not take.
+        priorities: whether interactive requests go before those of the class batch, with ageing.
+        peak_load: share of busy slots at which a long prompt waits; None never.
+        patience: maximum number of times that a prompt makes room, so no wait is endless.
+        max_tokens: tokens of an answer.
+
+    Raises:
+        ValueError: one is out of range.
+    """
 
     prefill_step: int = 128
     chunker: str = "fixed"
@@ -26,6 +43,16 @@ class Knobs:
     peak_load: float | None = None
     patience: int = 8
     max_tokens: int = 48
+
+    def __post_init__(self):
+        for name in ("prefill_step", "batch_size", "max_seq_len", "patience", "max_tokens"):
+            check_count(name, getattr(self, name))
+        if self.chunker not in ("fixed", "adaptive"):
+            raise ValueError(f"chunker is {self.chunker!r}: give fixed or adaptive")
+        if not 0 <= self.reserved_decode_slots < self.batch_size:
+            raise ValueError(f"reserved_decode_slots: give 0 to {self.batch_size - 1}, fewer than slots")
+        if self.peak_load is not None and not 0 < self.peak_load <= 1:
+            raise ValueError(f"peak_load is {self.peak_load}: give a share above 0 and at most 1")
 
 
 @dataclass(frozen=True)
