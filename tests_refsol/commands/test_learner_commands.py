@@ -31,15 +31,6 @@ def test_blank_tasks_are_red_and_each_is_named_once(clone):
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_new_numbers_of_tasks_are_said_once(clone):
-    runs = [
-        clone.run(*words)
-        for words in (("course", "hint", "2.1.2"), ("test", "--week", "2", "--day", "1", "--task", "2"))
-    ]
-    assert ["2.1.1 to 2.1.6 of earlier" in run.stdout for run in runs] == [True, False]
-    assert "week 2 day 1 task 2: TinyKvFullCache.update_and_fetch" in runs[1].stdout
-
-
 def test_skip_makes_the_day_green_and_reset_leaves_git_clean(clone):
     assert clone.run("course", "skip", *DAY_1).returncode == 0
     assert TASK not in (clone.learner / BASICS).read_text(encoding="utf-8")

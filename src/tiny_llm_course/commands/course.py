@@ -17,7 +17,6 @@ from ..answers import other_port
 from ..capabilities import learner_port, ports_of, set_learner_port
 from ..learner import missing_functions, reset, skip, states
 from ..pages import hints, pages_of
-from ..renumbered import say_renumbered
 from ..tree import ANSWERS, parts_of, tasks
 
 console = Console(highlight=False, emoji=False)  # the codes of all emoji take a while to import
@@ -113,13 +112,11 @@ def selection(options: argparse.Namespace) -> Callable[[Task], bool]:
 
 
 def known(address: Day | Task) -> None:
-    """End the command if the course has no such day or task; say once if the day's tasks have new numbers."""
+    """End the command if the course has no such day or task."""
     if not any(tuple(task[: len(address)]) == tuple(address) for task in tasks()):
         present = sorted({str(task.of_day) for task in tasks()})
         kind = "task" if isinstance(address, Task) else "day"
         fail(f"the course has no {kind} {address}; its days are {', '.join(present)}")
-    if isinstance(address, Task):
-        say_renumbered(address.of_day)
 
 
 def parser(description: str | None = __doc__) -> tuple[argparse.ArgumentParser, AddCommand]:

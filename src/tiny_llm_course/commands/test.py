@@ -10,7 +10,6 @@ from ..answers import other_port
 from ..capabilities import learner_port, ports_of
 from ..grading.run import files_of, parse, parser, run, selected_days
 from ..learner import states
-from ..renumbered import say_renumbered
 from ..tree import parts_of
 
 LIMIT = 60  # seconds per test, several times what the slowest one takes on two busy cores
@@ -36,8 +35,6 @@ def main(argv: list[str] | None = None) -> None:
         fail(f"nothing is filled in yet: start with {first}")
     if line := other_port(backends):
         print(line)
-    if options.task is not None:
-        say_renumbered(chosen[0])
     extra = ["--record", "--by-task", f"--time-limit={options.time_limit}"]
     extra += [] if options.all else ["--stop-at-task"]
     extra += [f"--results={options.json}"] if options.json else []
