@@ -6,9 +6,9 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 from tiny_llm_engine.machine.repo import BACKENDS, IN_CHECKOUT
 from tiny_llm_engine.models.quantization import QUANTIZATIONS
@@ -96,25 +96,10 @@ def add_port_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
     add("--device", default="auto", choices=DEVICES)
 
 
-def add_model_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model",
-        type=model_argument,
-        default="tiny-qwen3",
-        help="a shipped name, a folder, a GGUF file or a hub id",
-    )
-
-
 def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
     """Add the options for the solution, the port, the device, the model and its numbers."""
     add_port_arguments(parser, solution)
-    parser.add_argument("--dtype", default="auto", choices=DTYPES)
-    add_model_argument(parser)
-    parser.add_argument(
-        "--quantize",
-        choices=QUANTIZATIONS,
-        help="quantise the layers' weights to few bits while loading (Day 2.3)",
-    )
+    add_field_arguments(parser, ModelOptions)
 
 
 def add_week3_arguments(parser: argparse.ArgumentParser) -> None:
@@ -173,32 +158,34 @@ def add_field_arguments(
     for each in fields(kind):
         if each.name in apart:
             continue
-        default = defaults.get(each.name, each.default)
+        default, about = defaults.get(each.name, each.default), described(kind, each.name)
         shown = " ".join(map(str, default)) or None if isinstance(default, tuple) else default
-        more = {"default": default, "help": f"{described(kind, each.name)}; default: {shown}"}
-        annotation = str(each.type)  # as "int | None"
-        if "bool" in annotation:
-            more["action"] = argparse.BooleanOptionalAction
-        elif "tuple" in annotation:
-            more |= {"nargs": "+", "type": json_texts, "metavar": "TEXT"}
-        else:
-            more["type"] = argument_kind(annotation)
+        if default is not None or "None" in about:
+            about += f"; default: {shown}"
+        more = {"default": default, "help": about} | argument_kind(each.type)
         group.add_argument(f"--{each.name.replace('_', '-')}", **more)
 
 
 def described(kind: type, name: str) -> str:
     """What the documentation of a dataclass says about a field, for `--help`."""
     documents = "\n\nRaises\n".join(filter(None, (each.__doc__ for each in kind.__mro__)))
-    found = re.search(rf"^        {name}: (.+?)(?=^        \w+: |^    \w)", documents, re.M | re.S)
+    found = re.search(rf"^        {name}: (.+?)(?=^        \w+: |^ {{0,4}}\w)", documents, re.M | re.S)
     about = " ".join(found[1].split()) if found else ""
     return about.removesuffix(".").replace("%", "%%")
 
 
-def argument_kind(annotation: str) -> Callable[[str], Any]:
-    """The type of an option by the annotation of its field, such as "int | None"."""
-    if "Mapping" in annotation:
-        return json_object
-    return whole_number(0) if "int" in annotation else float if "float" in annotation else str
+def argument_kind(annotation: Any) -> dict[str, Any]:
+    """How argparse reads an option, by the annotation of its field: `int | None`, or `Annotated` with what it takes."""
+    if get_origin(annotation) is Annotated:
+        return annotation.__metadata__[0]
+    name = str(annotation)
+    if "bool" in name:
+        return {"action": argparse.BooleanOptionalAction}
+    if "tuple" in name:
+        return {"nargs": "+", "type": json_texts, "metavar": "TEXT"}
+    if "Mapping" in name:
+        return {"type": json_object}
+    return {"type": whole_number(0) if "int" in name else float if "float" in name else str}
 
 
 def json_texts(text: str) -> list[str]:
@@ -264,3 +251,25 @@ def whole_number(smallest: int, largest: int = 2**63 - 1) -> Callable[[str], int
         return int(text)
 
     return parse
+
+
+# Annotations of options, with what argparse takes for them.
+Count = Annotated[int, {"type": whole_number(1), "metavar": "N"}]
+OptionalCount = Annotated[int | None, {"type": whole_number(1), "metavar": "N"}]
+OutputFile = Annotated[Path | None, {"type": output_argument, "metavar": "FILE"}]
+Texts = Annotated[list[str] | None, {"type": text_argument, "action": "append", "metavar": "TEXT"}]
+
+
+@dataclass
+class ModelOptions:
+    """What is loaded.
+
+    Args:
+        model: a shipped name, a folder, a GGUF file or a hub id.
+        dtype: of the numbers that are computed.
+        quantize: quantise the layers' weights to few bits while loading (Day 2.3).
+    """
+
+    model: Annotated[str, {"type": model_argument}] = "tiny-qwen3"
+    dtype: Annotated[str, {"choices": DTYPES}] = "auto"
+    quantize: Annotated[str | None, {"choices": QUANTIZATIONS}] = None

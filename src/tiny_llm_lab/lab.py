@@ -4,18 +4,25 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 from rich.console import Console
 
 from tiny_llm_course.address import Day
 from tiny_llm_course.capabilities import choose_backend, ends_at_a_blank
 from tiny_llm_course.trace.provenance import keep, provenance, result_argument
-from tiny_llm_engine.machine.repo import BACKENDS
 from tiny_llm_engine.machine.terminal import command, ends_at, write_file
 from tiny_llm_engine.solutions.port import Port
 from tiny_llm_engine.solutions.solution import SOLUTIONS, resolve_serving
-from tiny_llm_extensions.arguments import DEVICES, output_argument, whole_number
+from tiny_llm_extensions.arguments import (
+    Count,
+    OutputFile,
+    add_field_arguments,
+    add_port_arguments,
+    whole_number,
+)
 
 from .studies.agreement import CLOCKS, AgreementPlan, compare, study_of
 from .studies.catalogue import ALL, STUDIES
@@ -24,44 +31,39 @@ from .studies.served import StudyPlan
 from .studies.study import Study, show
 
 
+@dataclass
+class LabOptions:
+    """What is simulated, and where figures are written.
+
+    Args:
+        hardware: simulated hardware.
+        requests: per run.
+        seeds: of lengths and arrivals; figures are medians over them.
+        block_ms: of a block of 128 tokens: computed, from int8, from memory, from a folder.
+        json: also write every figure there.
+        save: keep each sealed result as benchmark_results/NAME-STUDY.json.
+        compare_engine: compare the simulator with the shipped model instead.
+        rounds: with --compare-engine: their median counts.
+        clock: with --compare-engine: what a step takes; the processor's time is hardly changed by other processes.
+    """
+
+    hardware: Annotated[str, {"choices": list(HARDWARE)}] = "yi-34b"
+    requests: Count = 128
+    seeds: Annotated[tuple[int, ...], {"type": whole_number(0), "nargs": "+", "metavar": "N"}] = (0, 1, 2)
+    block_ms: Annotated[tuple[float, ...], {"type": float, "nargs": 4, "metavar": "MS"}] = StudyPlan.block_ms
+    json: OutputFile = None
+    save: Annotated[str | None, {"type": result_argument, "metavar": "NAME"}] = None
+    compare_engine: bool = False
+    rounds: Count = 5
+    clock: Annotated[str, {"choices": list(CLOCKS)}] = "processor"
+
+
 def parse(argv: list[str] | None) -> argparse.Namespace:
     top = argparse.ArgumentParser(prog="pdm run lab", description=__doc__, allow_abbrev=False)
-    add = top.add_argument
     but = "default: all but scale, conversations and disaggregation"
-    add("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(STUDIES)}; {but}")
-    add("--solution", default="ref", choices=sorted(SOLUTIONS), help="tiny_llm is yours; default: ref")
-    add("--hardware", default="yi-34b", choices=list(HARDWARE), help="simulated hardware; default: yi-34b")
-    add("--requests", type=whole_number(1), default=128, metavar="N", help="requests per run; default: 128")
-    add(
-        "--seeds",
-        type=whole_number(0),
-        nargs="+",
-        default=[0, 1, 2],
-        metavar="N",
-        help="of lengths and arrivals; figures are medians over them; default: 0 1 2",
-    )
-    block = (
-        "of a block of 128 tokens: computed, from int8, from memory, from a folder; default: 322 3.7 1.4 9.9"
-    )
-    add("--block-ms", type=float, nargs=4, default=StudyPlan.block_ms, metavar="MS", help=block)
-    add("--json", type=output_argument, metavar="FILE", help="also write every figure there")
-    add(
-        "--save",
-        type=result_argument,
-        metavar="NAME",
-        help="keep each sealed result as benchmark_results/NAME-STUDY.json",
-    )
-    add("--compare-engine", action="store_true", help="compare the simulator with the shipped model instead")
-    engine = top.add_argument_group("with --compare-engine").add_argument
-    engine("--backend", default="auto", choices=["auto", *BACKENDS])
-    engine("--device", default="auto", choices=DEVICES)
-    engine("--rounds", type=whole_number(1), default=5, metavar="N", help="their median counts; default: 5")
-    engine(
-        "--clock",
-        default="processor",
-        choices=list(CLOCKS),
-        help="what a step takes; default: processor, which other processes hardly change",
-    )
+    top.add_argument("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(STUDIES)}; {but}")
+    add_port_arguments(top, solution="ref")
+    add_field_arguments(top, LabOptions)
     options = top.parse_args(argv)
     unknown = [name for name in options.studies if name not in STUDIES]
     if unknown:

@@ -3,114 +3,20 @@
 import argparse
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Annotated, Any
 
 from tiny_llm_engine.models.weights.random_weights import SHAPES
-from tiny_llm_extensions.arguments import add_field_arguments, json_object, positive_number, whole_number
+from tiny_llm_extensions.arguments import OptionalCount, add_field_arguments, positive_number, whole_number
 
 from .openai_api.server_options import ServerOptions
-from .vllm_flags import PREFIX
 
 API_KEY = "TINY_LLM_API_KEY"
 # They have options of other names.
 APART = ("model_name", "solution", "other_names", "chat_template_kwargs", "log_stats")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-def add_server_arguments(top: argparse.ArgumentParser) -> None:
-    """Add the options of the server itself: an address, names, limits, and the fields of `ServerOptions`."""
-    add = top.add_argument
-    add("--host", default="127.0.0.1", help="0.0.0.0 lets other machines in; default: 127.0.0.1")
-    add("--port", type=whole_number(0, 65535), default=8000, help="0 takes a free one; default: 8000")
-    names = "what clients may call the model, first what answers call it; default: the last part of --model"
-    add("--served-model-name", nargs="+", metavar="NAME", help=names)
-    most = "open at the same time; default: as many as the limit of open files allows, at most 4096"
-    add("--max-connections", type=whole_number(1), metavar="N", help=most)
-    add("--disable-log-stats", action="store_true", help="no line about throughput every 10 seconds")
-    add_field_arguments(top, ServerOptions, APART, live_controls=None)
-
-
-def add_frontend_arguments(top: argparse.ArgumentParser) -> None:
-    """Add options that `vllm serve` has too, for proxies, browsers and templates."""
-    add = top.add_argument_group(
-        "as in vllm serve", f"also --config FILE.yaml, and each option as a variable: {PREFIX}MAX_NUM_SEQS=4"
-    ).add_argument
-    add("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
-    add("--tokenizer", metavar="MODEL", help="must be the model: it has its own tokenizer")
-    add("--uds", metavar="PATH", help="listen on this Unix socket instead of an address")
-    add("--ssl-keyfile", metavar="FILE", help="TLS: the private key")
-    add("--ssl-certfile", metavar="FILE", help="TLS: the certificate")
-    add("--ssl-ca-certs", metavar="FILE", help="TLS: certificates that sign those of clients")
-    add(
-        "--ssl-cert-reqs",
-        type=whole_number(0, 2),
-        default=0,
-        metavar="N",
-        help="TLS: 2 demands one of each client",
-    )
-    levels = ["critical", "error", "warning", "info", "debug", "trace"]
-    add(
-        "--uvicorn-log-level", choices=levels, default="warning", help="of the HTTP library; default: warning"
-    )
-    add(
-        "--chat-template", metavar="FILE", help="instead of the model's own; a file, or the Jinja text itself"
-    )
-    add(
-        "--default-chat-template-kwargs",
-        type=json_object,
-        metavar="JSON",
-        help="variables of the chat template, unless a request gives others",
-    )
-
-
-def add_replica_arguments(top: argparse.ArgumentParser) -> None:
-    """Add the options for replicas on Ray Serve."""
-    add = top.add_argument_group(
-        "replicas", "several engines behind one address, on Ray Serve; the page at / is left out"
-    ).add_argument
-    add("--replicas", type=whole_number(1), metavar="N", help="engines, each in a process of its own")
-    add(
-        "--max-replicas",
-        type=whole_number(1),
-        metavar="N",
-        help="start more under load, up to this many; default: as --replicas",
-    )
-    add(
-        "--target-ongoing-requests",
-        type=positive_number,
-        metavar="N",
-        help="open requests of a replica above which another one is started; default: --max-num-seqs",
-    )
-
-
-def add_split_arguments(top: argparse.ArgumentParser) -> None:
-    """Add the options for prompts that other engines compute."""
-    add = top.add_argument_group(
-        "prompts elsewhere",
-        "engines for prompts and engines that decode behind one address; the page at / is left out",
-    ).add_argument
-    add(
-        "--disaggregated",
-        type=split,
-        metavar="P:D",
-        help="processes of each kind on this machine, such as 1:1",
-    )
-    add(
-        "--prefill-servers",
-        type=addresses,
-        metavar="HOST:PORT,…",
-        help="kv_role kv_producer, started elsewhere",
-    )
-    add(
-        "--decode-servers",
-        type=addresses,
-        metavar="HOST:PORT,…",
-        help="kv_role kv_consumer, started elsewhere",
-    )
-    least = "tokens of a prompt, four bytes each, that is computed elsewhere, at least; default: 256"
-    add("--min-remote-prefill", type=whole_number(0), default=256, metavar="N", help=least)
 
 
 def split(text: str) -> tuple[int, int]:
@@ -129,14 +35,115 @@ def addresses(text: str) -> list[str]:
     return found
 
 
-def add_shape_arguments(top: argparse.ArgumentParser) -> None:
-    """Add the options for random weights: speed does not depend on the weights' values."""
-    add = top.add_argument_group(
-        "random weights", "to measure; texts are read as --model reads them"
-    ).add_argument
-    add("--config", choices=sorted(SHAPES), help="this shape instead of that of --model")
-    add("--random-weights", action="store_true", default=None, help="the shape of --model")
-    add("--layers", type=whole_number(1), metavar="N", help="fewer layers than the shape has")
+File = Annotated[str | None, {"metavar": "FILE"}]
+Addresses = Annotated[list[str] | None, {"type": addresses, "metavar": "HOST:PORT,…"}]
+LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
+
+
+@dataclass
+class Listening:
+    """Where the server listens, and what it writes.
+
+    Args:
+        host: 0.0.0.0 lets other machines in.
+        port: 0 takes a free one.
+        served_model_name: what clients may call the model, first what answers call it; without it the last part of
+            --model.
+        max_connections: open at the same time; without it as many as the limit of open files allows, at most 4096.
+        disable_log_stats: no line about throughput every 10 seconds.
+        ends_with_stdin: end when standard input is closed, and so with the process that has started this one.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, {"type": whole_number(0, 65535), "metavar": "N"}] = 8000
+    served_model_name: Annotated[list[str] | None, {"nargs": "+", "metavar": "NAME"}] = None
+    max_connections: OptionalCount = None
+    disable_log_stats: bool = False
+    ends_with_stdin: bool = False
+
+
+@dataclass
+class Frontend:
+    """As in `vllm serve`; also --config FILE.yaml, and each option as a variable: TINY_LLM_SERVE_MAX_NUM_SEQS=4.
+
+    Args:
+        tokenizer: must be the model: it has its own tokenizer.
+        uds: listen on this Unix socket instead of an address.
+        ssl_keyfile: TLS: the private key.
+        ssl_certfile: TLS: the certificate.
+        ssl_ca_certs: TLS: certificates that sign those of clients.
+        ssl_cert_reqs: TLS: 2 demands one of each client.
+        uvicorn_log_level: of the HTTP library.
+        chat_template: instead of the model's own; a file, or the Jinja text itself.
+        default_chat_template_kwargs: variables of the chat template, unless a request gives others.
+    """
+
+    tokenizer: str | None = None
+    uds: str | None = None
+    ssl_keyfile: File = None
+    ssl_certfile: File = None
+    ssl_ca_certs: File = None
+    ssl_cert_reqs: Annotated[int, {"type": whole_number(0, 2), "metavar": "N"}] = 0
+    uvicorn_log_level: Annotated[str, {"choices": LEVELS}] = "warning"
+    chat_template: File = None
+    default_chat_template_kwargs: Mapping[str, Any] | None = None
+
+
+@dataclass
+class Replicated:
+    """Several engines behind one address, on Ray Serve; the page at / is left out.
+
+    Args:
+        replicas: engines, each in a process of its own.
+        max_replicas: start more under load, up to this many; without it as many as --replicas.
+        target_ongoing_requests: open requests of a replica above which another one is started; without it
+            --max-num-seqs.
+    """
+
+    replicas: OptionalCount = None
+    max_replicas: OptionalCount = None
+    target_ongoing_requests: Annotated[float | None, {"type": positive_number, "metavar": "N"}] = None
+
+
+@dataclass
+class Disaggregated:
+    """Engines for prompts and engines that decode behind one address; the page at / is left out.
+
+    Args:
+        disaggregated: processes of each kind on this machine, such as 1:1.
+        prefill_servers: kv_role kv_producer, started elsewhere.
+        decode_servers: kv_role kv_consumer, started elsewhere.
+        min_remote_prefill: tokens of a prompt, four bytes each, that is computed elsewhere, at least.
+    """
+
+    disaggregated: Annotated[tuple[int, int] | None, {"type": split, "metavar": "P:D"}] = None
+    prefill_servers: Addresses = None
+    decode_servers: Addresses = None
+    min_remote_prefill: int = 256
+
+
+@dataclass
+class RandomWeights:
+    """Random weights, to measure: speed does not depend on their values. Texts are read as --model reads them.
+
+    Args:
+        config: this shape instead of that of --model.
+        random_weights: the shape of --model.
+        layers: fewer layers than the shape has.
+    """
+
+    config: Annotated[str | None, {"choices": sorted(SHAPES)}] = None
+    random_weights: bool = False
+    layers: OptionalCount = None
+
+
+def add_server_arguments(top: argparse.ArgumentParser) -> None:
+    """Add the options of the server itself, and of what may be in front of its engine or instead of it."""
+    top.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
+    add_field_arguments(top, Listening)
+    add_field_arguments(top, ServerOptions, APART, live_controls=None)
+    for kind in (Frontend, Replicated, Disaggregated, RandomWeights):
+        add_field_arguments(top.add_argument_group(str(kind.__doc__).partition(".\n")[0]), kind)
 
 
 def server_options(options: argparse.Namespace) -> ServerOptions:

@@ -487,7 +487,7 @@ def test_one_n_gram_length_stands_for_both():
 
 
 def test_the_option_is_an_object_in_json():
-    assert argument_kind("collections.abc.Mapping[str, typing.Any] | None") is json_object
+    assert argument_kind("collections.abc.Mapping[str, typing.Any] | None") == {"type": json_object}
     assert flags({"speculative_config": {"method": "ngram"}}) == [
         "--speculative-config",
         '{"method": "ngram"}',

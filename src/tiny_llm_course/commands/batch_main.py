@@ -2,20 +2,24 @@
 
 import argparse
 import sys
+from dataclasses import dataclass
+from typing import Annotated
 
 from rich.console import Console
 
 from tiny_llm_engine.machine.terminal import INTERRUPTED, command, ends_at, write_file
 from tiny_llm_engine.solutions.solution import resolve_serving
 from tiny_llm_extensions.arguments import (
+    Count,
+    OutputFile,
+    Texts,
+    add_field_arguments,
     add_model_arguments,
     add_sampling_arguments,
     add_week3_arguments,
     check_engine_arguments,
     open_llm,
-    output_argument,
     stop_argument,
-    text_argument,
     week3_options,
     whole_number,
 )
@@ -34,51 +38,39 @@ from ..trace.trace import WHOLE
 LOADED = ("model", "solution", "backend", "device", "dtype", "quantize", "seed")
 
 
+@dataclass
+class BatchOptions:
+    """What is answered, and how.
+
+    Args:
+        prompt: a prompt; repeatable.
+        prompts_file: a prompt a line, UTF-8; - is standard input.
+        slots: prompts at a time, at most.
+        prefill_step: week 2: prompts in chunks of at most this many tokens (Day 2.7); without it whole prompts.
+        max_seq_len: tokens of a prompt and its answer.
+        stop: ends an answer and is not part of it; repeatable.
+        template: whether prompts are messages of a chat, or else continued as they are.
+        trace: also write what happened when, for ui.perfetto.dev.
+        plain: lines instead of a table, on a terminal too.
+        loader: which week's engine; auto: that of week 2.
+    """
+
+    prompt: Texts = None
+    prompts_file: Annotated[str | None, {"metavar": "FILE"}] = None
+    slots: Count = 4
+    prefill_step: Annotated[int | None, {"type": whole_number(1, WHOLE), "metavar": "N"}] = None
+    max_seq_len: Annotated[int, {"type": whole_number(2), "metavar": "N"}] = 512
+    stop: Annotated[list[str] | None, {"type": stop_argument, "action": "append", "metavar": "TEXT"}] = None
+    template: bool = True
+    trace: OutputFile = None
+    plain: bool = False
+    loader: Annotated[str, {"choices": ["auto", "week2", "week3"]}] = "auto"
+
+
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Parse the options and resolve `auto`."""
     top = argparse.ArgumentParser(prog="pdm run batch-main", description=__doc__)
-    add = top.add_argument
-    add(
-        "--prompt", type=text_argument, default=[], action="append", metavar="TEXT", help="prompt; repeatable"
-    )
-    add("--prompts-file", metavar="FILE", help="a prompt a line, UTF-8; - is standard input")
-    add(
-        "--slots", type=whole_number(1), default=4, metavar="N", help="prompts at a time, at most; default: 4"
-    )
-    add(
-        "--prefill-step",
-        type=whole_number(1, WHOLE),
-        metavar="N",
-        help="week 2: prompts in chunks of at most this many tokens (Day 2.7); default: whole prompts",
-    )
-    add(
-        "--max-seq-len",
-        type=whole_number(2),
-        default=512,
-        metavar="N",
-        help="tokens of a prompt and its answer",
-    )
-    add(
-        "--stop",
-        type=stop_argument,
-        action="append",
-        metavar="TEXT",
-        help="ends an answer and is not part of it; repeatable",
-    )
-    add("--no-template", dest="template", action="store_false", help="continue the prompts as they are")
-    add(
-        "--trace",
-        type=output_argument,
-        metavar="FILE",
-        help="also write what happened when, for ui.perfetto.dev",
-    )
-    add("--plain", action="store_true", help="lines instead of a table, on a terminal too")
-    add(
-        "--loader",
-        default="auto",
-        choices=["auto", "week2", "week3"],
-        help="which week's engine; auto: that of week 2",
-    )
+    add_field_arguments(top, BatchOptions)
     add_model_arguments(top, solution="ref")
     add_week3_arguments(top)
     add_sampling_arguments(top)
@@ -92,7 +84,7 @@ def job_of(options: argparse.Namespace) -> BatchJob:
     """Load the model; bad options or files end the command with one line."""
     check_engine_arguments(options)
     lines = [] if options.prompts_file is None else read_prompts(options.prompts_file)
-    prompts = [*options.prompt, *lines] or list(QUESTIONS)
+    prompts = [*(options.prompt or ()), *lines] or list(QUESTIONS)
     names = resolve_serving(options.solution)
     drawn = options.temperature, options.top_p, options.top_k
     sampling = names.SamplingParams(*drawn, options.max_tokens, options.stop)

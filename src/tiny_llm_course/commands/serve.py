@@ -22,14 +22,7 @@ from tiny_llm_extensions.job import Job
 from tiny_llm_extensions.llm import LLM
 from tiny_llm_extensions.parallel.start import follow_if_launched
 from tiny_llm_extensions.profiling.step_budget import begin_with_short_steps
-from tiny_llm_server.arguments import (
-    add_frontend_arguments,
-    add_replica_arguments,
-    add_server_arguments,
-    add_shape_arguments,
-    add_split_arguments,
-    server_options,
-)
+from tiny_llm_server.arguments import add_server_arguments, server_options
 from tiny_llm_server.listener import listen, url_of
 from tiny_llm_server.vllm_flags import expanded
 
@@ -68,14 +61,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add_frontend_arguments(top)
     add_server_arguments(top)
-    add_replica_arguments(top)
-    add_split_arguments(top)
-    ends = "end when standard input is closed, and so with the process that has started this one"
-    top.add_argument("--ends-with-stdin", action="store_true", help=ends)
     add_model_arguments(top, solution="ref")
-    add_shape_arguments(top)
     add_engine_arguments(top, scheduling_policy="priority")
     return top
 

@@ -1,6 +1,8 @@
 """`pdm run timeline`: the learner's own scheduler serves the same requests twice: whole prompts, then in chunks."""
 
 import argparse
+from dataclasses import dataclass
+from typing import Annotated
 
 from rich.console import Console
 
@@ -8,9 +10,10 @@ from tiny_llm_engine.machine.terminal import command, ends_at, fail, write_file
 from tiny_llm_engine.solutions.solution import resolve_serving
 from tiny_llm_engine.solutions.solution_types import ServingPackage
 from tiny_llm_extensions.arguments import (
-    add_model_argument,
+    ModelOptions,
+    OutputFile,
+    add_field_arguments,
     add_port_arguments,
-    output_argument,
     whole_number,
 )
 
@@ -24,35 +27,33 @@ from ..trace.trace import WHOLE, Trace
 from ..trace.workload import Workload, among_decodes
 
 
+@dataclass
+class TimelineOptions:
+    """What is served, and what is written.
+
+    Args:
+        prefill_step: tokens of a chunk, and what is agreed: more between two decode steps is a stall.
+        prompt_tokens: of the long prompt.
+        decodes: requests that run when it arrives.
+        html: also write a page with both runs, and a slider for the chunk size.
+        trace: also write both runs for ui.perfetto.dev or chrome://tracing.
+        simulate: no model: virtual time, the same in every run.
+    """
+
+    prefill_step: Annotated[int, {"type": whole_number(1, WHOLE - 1), "metavar": "N"}] = 128
+    prompt_tokens: Annotated[int, {"type": whole_number(1, WHOLE), "metavar": "N"}] = 2048
+    decodes: Annotated[int, {"type": whole_number(1, 16), "metavar": "N"}] = 4
+    html: OutputFile = None
+    trace: OutputFile = None
+    simulate: bool = False
+
+
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Parse the options and resolve `auto`."""
     parser = argparse.ArgumentParser(prog="pdm run timeline", description=__doc__)
-    add, size = parser.add_argument, whole_number(1, WHOLE)
     add_port_arguments(parser, solution="tiny_llm")
-    add_model_argument(parser)
-    step = "tokens of a chunk, and what is agreed: more between two decode steps is a stall; default: 128"
-    add("--prefill-step", type=whole_number(1, WHOLE - 1), default=128, metavar="N", help=step)
-    add("--prompt-tokens", type=size, default=2048, metavar="N", help="of the long prompt; default: 2048")
-    add(
-        "--decodes",
-        type=whole_number(1, 16),
-        default=4,
-        metavar="N",
-        help="requests that run when it arrives; default: 4",
-    )
-    add(
-        "--html",
-        type=output_argument,
-        metavar="FILE",
-        help="also write a page with both runs, and a slider for the chunk size",
-    )
-    add(
-        "--trace",
-        type=output_argument,
-        metavar="FILE",
-        help="also write both runs for ui.perfetto.dev or chrome://tracing",
-    )
-    add("--simulate", action="store_true", help="no model: virtual time, the same in every run")
+    add_field_arguments(parser, ModelOptions, ["dtype", "quantize"])
+    add_field_arguments(parser, TimelineOptions)
     options = parser.parse_args(argv)
     if options.html and options.trace and options.html.resolve() == options.trace.resolve():
         parser.error(f"--html and --trace name the same file, {options.html}: give each its own")
