@@ -33,18 +33,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self.now
 
 
-class InlineExecutor(Executor):
-    """An executor that runs each call at once, in the caller's thread."""
-
-    def submit(self, fn: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> Future[T]:
-        future: Future[T] = Future()
-        try:
-            future.set_result(fn(*arguments, **options))
-        except BaseException as error:
-            future.set_exception(error)
-        return future
-
-
 class SlowExecutor(Executor):
     """An executor whose calls take virtual seconds each, like a worker thread that computes.
 
