@@ -1,129 +1,18 @@
-"""Attention of packed batches on a CPU, which has no use for fixed shapes: every request reads its own tokens.
-
-A CPU does not wait for a device when it reads a number, so the slots of each request are listed once a step. Requests
-of one row and of similar length are one call; the padding that this takes is at most as long as what is read.
-"""
+"""Attention of packed batches on a CPU, see `cpu_reads`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
 from tiny_llm_engine.arrays.torch import fused
-from tiny_llm_engine.packed_model import PackedInputs, PastReads
+from tiny_llm_engine.packed_model import PackedInputs
 
-
-@dataclass(frozen=True)
-class ChunkReads:
-    """What L rows of one request read.
-
-    Args:
-        rows: its rows of the step.
-        slots: (S,) of its past and of these rows; None when it has no past, and the rows are all its keys.
-        mask: (L, S) float32, added to the scores; None when the rows need none beside `is_causal`.
-    """
-
-    rows: slice
-    slots: torch.Tensor | None
-    mask: torch.Tensor | None
-
-
-@dataclass(frozen=True)
-class DecodeReads:
-    """What R requests of one row read.
-
-    Args:
-        rows: (R,) rows of the step.
-        slots: (R, S) of their texts; a shorter text repeats its last slot.
-        mask: (R, S) float32, added to the scores: -inf for the repeated slots.
-    """
-
-    rows: torch.Tensor
-    slots: torch.Tensor
-    mask: torch.Tensor
-
-
-@dataclass(frozen=True)
-class StepReads:
-    """What all rows of a step read; made once, and shared by all layers."""
-
-    chunks: list[ChunkReads]
-    decodes: list[DecodeReads]
+from ..cpu_reads import ChunkReads, StepReads, request_reads
 
 
 def step_reads(inputs: PackedInputs, page_size: int, window: int | None = None) -> StepReads:
     """Lists what each request of a step reads; takes the arguments of Day 3.3's `packed_mask`."""
-    decodes = inputs.decodes if window is None else inputs.window_decodes
-    past = past_slots(inputs.chunks, page_size) | past_slots(decodes, page_size)
-    chunks, texts = [], {}
-    for rows in rows_of_requests(inputs):
-        slots = past.get(rows.start)
-        if rows.stop - rows.start == 1 and slots is not None:
-            texts[rows.start] = torch.cat([slots, inputs.slots[rows]])
-        else:
-            chunks.append(chunk_reads(inputs, rows, slots, window))
-    return StepReads(chunks, _decode_reads(texts))
-
-
-def chunk_reads(
-    inputs: PackedInputs, rows: slice, past: torch.Tensor | None, window: int | None
-) -> ChunkReads:
-    """What some rows of one request read, after the slots of its past."""
-    mask = own_mask(inputs.positions[rows], 0 if past is None else len(past), window)
-    return ChunkReads(rows, None if past is None else torch.cat([past, inputs.slots[rows]]), mask)
-
-
-def rows_of_requests(inputs: PackedInputs) -> list[slice]:
-    """The rows of each request of a step."""
-    ends = torch.unique_consecutive(inputs.segments, return_counts=True)[1].cumsum(0).tolist()
-    return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def past_slots(past: PastReads | None, page_size: int) -> dict[int, torch.Tensor]:
-    """For each request with a past its slots, in the order of its text, by the first of its rows."""
-    if past is None:
-        return {}
-    slot = torch.arange(page_size)
-    seen = (slot < past.blocks.block_usage[:, None]) & (slot >= past.blocks.block_starts[:, None])
-    groups, rows = past.groups.tolist(), past.rows.tolist()
-    first = dict(zip(reversed(groups), reversed(rows), strict=True))
-    counts = torch.zeros(max(groups) + 2, dtype=torch.long)
-    counts.index_add_(0, past.blocks.block_groups.clamp(max=len(counts) - 1), seen.sum(dim=1))
-    slots = (past.blocks.block_list[:, None] * page_size + slot)[seen].split(counts.tolist())
-    # Rows and groups of padding, see `padding.py`, read nothing.
-    return {row: slots[group] for group, row in first.items() if group >= 0 and len(slots[group])}
-
-
-def own_mask(positions: torch.Tensor, past: int, window: int | None) -> torch.Tensor | None:
-    """The mask of L new rows over their `past` tokens and each other; None if none is needed or `is_causal` says it."""
-    if len(positions) == 1 or (past == 0 and (window is None or len(positions) <= window)):
-        return None
-    keys = torch.cat([torch.arange(past), positions])
-    seen = keys <= positions[:, None]
-    if window is not None:
-        seen &= keys > positions[:, None] - window
-    return torch.where(seen, 0.0, -torch.inf)
-
-
-def _decode_reads(texts: dict[int, torch.Tensor]) -> list[DecodeReads]:
-    """One call per group of decodes whose lengths are between the same two powers of two.
-
-    Args:
-        texts: the slots of each, by its row.
-    """
-    groups: dict[int, list[int]] = {}
-    for row, slots in texts.items():
-        groups.setdefault((len(slots) - 1).bit_length(), []).append(row)
-    return [_one_call(rows, [texts[row] for row in rows]) for rows in groups.values()]
-
-
-def _one_call(rows: list[int], texts: list[torch.Tensor]) -> DecodeReads:
-    sizes = torch.tensor([len(text) for text in texts])
-    starts = sizes.cumsum(0) - sizes
-    keys = torch.arange(max(len(text) for text in texts))
-    # A text's own slot as padding: another one may hold anything, and 0 · NaN is NaN.
-    slots = torch.cat(texts)[starts[:, None] + torch.minimum(keys, sizes[:, None] - 1)]
-    return DecodeReads(torch.tensor(rows), slots, torch.where(keys < sizes[:, None], 0.0, -torch.inf))
+    return request_reads(inputs, page_size, window, torch.from_numpy, has_causal=True)
 
 
 def attend_decodes(
