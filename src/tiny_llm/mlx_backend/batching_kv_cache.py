@@ -4,6 +4,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from tiny_llm_engine.arrays.checks import check_rows, check_slot
 from tiny_llm_engine.arrays.mlx.masks import length_mask
 
 from .kv_cache import TinyKvFullCache, round_up
@@ -51,25 +52,10 @@ class BatchingKvCache:
             ValueError: there is no such slot, it is taken, the request's cache is empty, the request does not fit, or
                 neither cache has a `max_seq_len`.
         """
-        self._check_free(slot, prefilled)
+        check_slot(self, slot, prefilled)
         # TASK 2.6.2: make the arrays with the first request, copy the request's tokens, store how many they are.
         # Use zeros, not uninitialised memory: hidden keys get weight 0, and 0 times NaN is NaN.
         raise NotImplementedError("week 2 day 6 task 2: BatchingKvCache.add_request")
-
-    def _check_free(self, slot: int, prefilled: TinyKvFullCache) -> None:
-        if not 0 <= slot < self.max_active_requests:
-            raise ValueError(f"slot {slot} is not one of 0 to {self.max_active_requests - 1}")
-        if self.active[slot]:
-            raise ValueError(f"slot {slot} is taken: remove its request first")
-        if prefilled.offset == 0:
-            raise ValueError("the request's cache is empty: prefill the request before it takes a slot")
-        length = self.max_seq_len or prefilled.max_seq_len
-        if length is None:
-            raise ValueError(
-                "neither this cache nor the request's has a max_seq_len: give one of them its length"
-            )
-        if prefilled.offset > length:
-            raise ValueError(f"{prefilled.offset} tokens do not fit a slot of {length}")
 
     def remove_request(self, slot: int) -> None:
         """Frees a slot: its row is idle from now on.
@@ -114,7 +100,7 @@ class BatchingKvCache:
         B, _, L, _ = key.shape
         if mask_length not in (None, L):
             raise ValueError(f"mask_length {mask_length} for {L} new tokens: the mask is for these")
-        self._check_rows(B, L)
+        check_rows(self, B, L)
         positions = self._positions(L)[:B] if positions is None else positions
         if mask is None or isinstance(mask, str):
             mask = self.make_mask(L, key.dtype, positions=positions)
@@ -122,13 +108,6 @@ class BatchingKvCache:
         # TASK 2.6.1: write every row's tokens at that row's positions, count those of active slots, return S per row.
         # Two index arrays, of rows and of positions, select one entry in every head.
         raise NotImplementedError("week 2 day 6 task 1: BatchingKvCache.update_and_fetch")
-
-    def _check_rows(self, B: int, L: int) -> None:
-        rows = [slot for slot, used in enumerate(self.active) if used]
-        if not rows or rows[-1] >= B:
-            raise ValueError(f"{B} rows for requests in slots {rows}: every slot in use needs its row")
-        if self.max_seq_len is not None and max(self.offsets) + L > self.max_seq_len:
-            raise ValueError(f"{max(self.offsets)} + {L} tokens do not fit a slot of {self.max_seq_len}")
 
     def release(self) -> None:
         """Frees the memory of all slots."""

@@ -2,6 +2,8 @@
 
 import mlx.core as mx
 
+from tiny_llm_engine.arrays.checks import check_chunk
+
 
 def chunked_attention_mask(
     chunk_start: int | mx.array,
@@ -26,24 +28,7 @@ def chunked_attention_mask(
         ValueError: `chunk_start` is negative, the chunk is empty, the keys end before the chunk does, or `chunk_start`
             is an array and `total_length` is None. The number in an array is not checked.
     """
-    _check(chunk_start, chunk_size, total_length)
+    check_chunk(chunk_start, chunk_size, total_length)
     # TASK 2.7.6: compare the position of each query of the chunk with the position of each key.
     # Query i of the chunk has position chunk_start + i, and key j has j: the unused tail comes after every query.
     raise NotImplementedError("week 2 day 7 task 6: chunked_attention_mask")
-
-
-def _check(chunk_start: int | mx.array, chunk_size: int, total_length: int | None) -> None:
-    """Raises ValueError for arguments that have no mask. Given."""
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size is {chunk_size}: a chunk has at least 1 token")
-    if isinstance(chunk_start, mx.array):
-        if total_length is None:
-            raise ValueError("chunk_start is an array, which is not read here: give total_length as well")
-        return
-    if chunk_start < 0:
-        raise ValueError(f"chunk_start is {chunk_start}: a prompt begins at 0")
-    if total_length is not None and total_length < chunk_start + chunk_size:
-        raise ValueError(
-            f"total_length is {total_length}, but the chunk ends at {chunk_start} + {chunk_size}: "
-            "its own keys are among them"
-        )

@@ -5,7 +5,9 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from .quantize import check_product, dequantize_weights, quantize_weights, quantized_matmul_tiled
+from tiny_llm_engine.arrays.checks import check_product
+
+from .quantize import dequantize_weights, quantize_weights, quantized_matmul_tiled
 
 # From this many rows of x on, tiles are faster on a CPU (measured on one): the kernel's time grows with every row.
 MANY_ROWS = 8

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from tiny_llm_engine.arrays.checks import check_rows, check_slot
 from tiny_llm_engine.arrays.torch import hpu
 from tiny_llm_engine.arrays.torch.masks import length_mask
 
@@ -53,7 +54,7 @@ class BatchingKvCache:
             ValueError: there is no such slot, it is taken, the request's cache is empty, the request does not fit, or
                 neither cache has a `max_seq_len`.
         """
-        self._check_free(slot, prefilled)
+        check_slot(self, slot, prefilled)
         # TASK 2.6.2: make the arrays with the first request, copy the request's tokens, store how many they are.
         # Use zeros, not uninitialised memory: hidden keys get weight 0, and 0 times NaN is NaN.
         # Whole steps are copied, and the slot is a number in an array, so that there are few shapes.
@@ -72,21 +73,6 @@ class BatchingKvCache:
             assert self.keys is not None  # both have made it
             self._heads = torch.arange(self.keys.shape[1], device=self.keys.device)[:, None]
         return rows[:, None, None], self._heads, positions[:, None]
-
-    def _check_free(self, slot: int, prefilled: TinyKvFullCache) -> None:
-        if not 0 <= slot < self.max_active_requests:
-            raise ValueError(f"slot {slot} is not one of 0 to {self.max_active_requests - 1}")
-        if self.active[slot]:
-            raise ValueError(f"slot {slot} is taken: remove its request first")
-        if prefilled.offset == 0:
-            raise ValueError("the request's cache is empty: prefill the request before it takes a slot")
-        length = self.max_seq_len or prefilled.max_seq_len
-        if length is None:
-            raise ValueError(
-                "neither this cache nor the request's has a max_seq_len: give one of them its length"
-            )
-        if prefilled.offset > length:
-            raise ValueError(f"{prefilled.offset} tokens do not fit a slot of {length}")
 
     def remove_request(self, slot: int) -> None:
         """Frees a slot: its row is idle from now on.
@@ -133,7 +119,7 @@ class BatchingKvCache:
         B, _, L, _ = key.shape
         if mask_length not in (None, L):
             raise ValueError(f"mask_length {mask_length} for {L} new tokens: the mask is for these")
-        self._check_rows(B, L)
+        check_rows(self, B, L)
         positions = self._positions(L)[:B].to(key.device) if positions is None else positions
         if mask is None or isinstance(mask, str):
             mask = self.make_mask(L, key.dtype, positions=positions)
@@ -141,13 +127,6 @@ class BatchingKvCache:
         # TASK 2.6.1: write every row's tokens at that row's positions, count those of active slots, return S per row.
         # Three index arrays, of rows, heads and positions, name one place for every vector of D numbers.
         raise NotImplementedError("week 2 day 6 task 1: BatchingKvCache.update_and_fetch")
-
-    def _check_rows(self, B: int, L: int) -> None:
-        rows = [slot for slot, used in enumerate(self.active) if used]
-        if not rows or rows[-1] >= B:
-            raise ValueError(f"{B} rows for requests in slots {rows}: every slot in use needs its row")
-        if self.max_seq_len is not None and max(self.offsets) + L > self.max_seq_len:
-            raise ValueError(f"{max(self.offsets)} + {L} tokens do not fit a slot of {self.max_seq_len}")
 
     def release(self) -> None:
         """Frees the memory of all slots."""

@@ -9,6 +9,7 @@ import math
 
 import torch
 
+from tiny_llm_engine.arrays.checks import check_attention
 from tiny_llm_engine.arrays.torch import fused
 
 from .attention import causal_mask
@@ -129,7 +130,7 @@ def flash_attention_tiled(
         ValueError: H is not a multiple of Hkv, `mask` is a string other than "causal", or "causal" with L > S, or
             `tile_size` is not positive.
     """
-    _check(query, key, mask)
+    check_attention(query, key, mask)
     if tile_size < 1:
         raise ValueError(f"tile_size must be positive, not {tile_size}")
     L, S = query.shape[-2], key.shape[-2]
@@ -234,7 +235,7 @@ def flash_attention_device(
     Raises:
         ValueError: H is not a multiple of Hkv, `mask` is another word than "causal", or causal with L > S.
     """
-    _check(query, key, mask)
+    check_attention(query, key, mask)
     # TASK 2.5.2: make "causal" mean for the kernel what it means for us: for L < S, for L = 1, and not for L > S.
     # torch's causal triangle starts at the first key, and Gaudi's is for L = S: in other cases pass a mask.
     raise NotImplementedError("week 2 day 5 task 2: flash_attention_device")
@@ -268,12 +269,3 @@ def flash_attention(
     if path not in paths:
         raise ValueError(f'path {path!r} is unknown: give "tiled" or "device"')
     return paths[path](query, key, value, scale, mask)
-
-
-def _check(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | str | None) -> None:
-    """Raises ValueError for arguments that both paths reject."""
-    H, Hkv = query.shape[-3], key.shape[-3]
-    if H % Hkv:
-        raise ValueError(f"{H} query heads cannot share {Hkv} K/V heads: H must be a multiple of Hkv")
-    if isinstance(mask, str) and mask != "causal":
-        raise ValueError(f'mask {mask!r} is unknown: give "causal", an array or None')

@@ -2,6 +2,8 @@
 
 import torch
 
+from tiny_llm_engine.arrays.checks import check_groups, check_product, check_quantized
+
 TILE_ROWS = 128  # rows of a quantised matrix that are dequantised at the same time
 SMALLEST_SCALE = 1e-7  # where all numbers of a group are equal, their range is 0
 
@@ -115,44 +117,3 @@ def quantized_matmul_tiled(
     # TASK 2.2.4: a tile is some rows of W. Transposed, it gives some of the outputs; else it adds to all of them.
     # A sum of many tiles in bf16 would be rounded at every step: add in float32.
     raise NotImplementedError("week 2 day 2 task 4: quantized_matmul_tiled")
-
-
-def check_groups(columns: int, group_size: int, bits: int) -> None:
-    """Raises ValueError if rows of `columns` numbers cannot be quantised in this way. Given."""
-    if bits not in (4, 8):
-        raise ValueError(f"bits is {bits} and must be 4 or 8")
-    if group_size not in (32, 64, 128):
-        raise ValueError(f"group_size is {group_size} and must be 32, 64 or 128")
-    if columns % group_size:
-        raise ValueError(f"rows of {columns} numbers cannot be cut into groups of {group_size}")
-
-
-def check_quantized(
-    weight: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, group_size: int, bits: int
-) -> None:
-    """Raises ValueError if the three parts of a quantised matrix do not fit together. Given."""
-    columns = scales.shape[-1] * group_size
-    check_groups(columns, group_size, bits)
-    if scales.shape != biases.shape or weight.shape != (*scales.shape[:-1], columns * bits // 32):
-        shapes = ", ".join(str(tuple(part.shape)) for part in (weight, scales, biases))
-        raise ValueError(f"words, scales and biases {shapes} do not fit group_size {group_size}, bits {bits}")
-
-
-def check_product(
-    scales: torch.Tensor,
-    biases: torch.Tensor,
-    group_size: int,
-    bits: int,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    transpose_b: bool,
-) -> None:
-    """Raises ValueError if `b` is not a quantised matrix, or `a` cannot be multiplied by it. Given."""
-    check_quantized(b, scales, biases, group_size, bits)
-    outputs, inputs = scales.shape[0], scales.shape[1] * group_size
-    wanted = inputs if transpose_b else outputs
-    if a.shape[-1] != wanted:
-        raise ValueError(
-            f"a has {a.shape[-1]} columns, and W ({outputs}, {inputs}) needs {wanted} with "
-            f"transpose_b={transpose_b}"
-        )

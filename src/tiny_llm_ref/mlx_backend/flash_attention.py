@@ -9,6 +9,8 @@ import math
 
 import mlx.core as mx
 
+from tiny_llm_engine.arrays.checks import check_attention
+
 Statistics = tuple[mx.array, mx.array, mx.array]
 
 
@@ -141,7 +143,7 @@ def flash_attention_tiled(
         ValueError: H is not a multiple of Hkv, `mask` is a string other than "causal", or "causal" with L > S, or
             `tile_size` is not positive.
     """
-    _check(query, key, mask)
+    check_attention(query, key, mask)
     if tile_size < 1:
         raise ValueError(f"tile_size must be positive, not {tile_size}")
     L, S = query.shape[-2], key.shape[-2]
@@ -264,7 +266,7 @@ def flash_attention_device(
     Raises:
         ValueError: H is not a multiple of Hkv, `mask` is another word than "causal", or causal with L > S.
     """
-    _check(query, key, mask)
+    check_attention(query, key, mask)
     # TASK 2.5.2: make "causal" mean for the kernel what it means for us: for L < S, for L = 1, and not for L > S.
     # MLX's causal triangle ends at the last key, and with more queries than keys MLX raises no error.
     if not isinstance(mask, str):
@@ -305,12 +307,3 @@ def flash_attention(
     if path not in paths:
         raise ValueError(f'path {path!r} is unknown: give "tiled" or "device"')
     return paths[path](query, key, value, scale, mask)
-
-
-def _check(query: mx.array, key: mx.array, mask: mx.array | str | None) -> None:
-    """Raises ValueError for arguments that both paths reject."""
-    H, Hkv = query.shape[-3], key.shape[-3]
-    if H % Hkv:
-        raise ValueError(f"{H} query heads cannot share {Hkv} K/V heads: H must be a multiple of Hkv")
-    if isinstance(mask, str) and mask != "causal":
-        raise ValueError(f'mask {mask!r} is unknown: give "causal", an array or None')

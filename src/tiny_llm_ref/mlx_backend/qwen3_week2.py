@@ -6,6 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from tiny_llm_engine.arrays.checks import check_caches
 from tiny_llm_engine.arrays.layers import Linear
 from tiny_llm_engine.arrays.mlx.masks import window_mask
 from tiny_llm_engine.arrays.mlx.rope_tables import rope_of
@@ -228,7 +229,7 @@ class Qwen3ModelWeek2:
     ) -> Step:
         """Positions, RoPE's rows and the masks of one step. The arguments are those of the model's call. Given."""
         B, L = inputs.shape
-        self._check_caches(B, offset, cache)
+        check_caches(cache, len(self.layers), B, offset)
         if isinstance(offset, mx.array):
             spans = offset
         elif isinstance(offset, int):
@@ -241,22 +242,6 @@ class Qwen3ModelWeek2:
             mask = cache[0].make_mask(L, dtype, positions=positions)
         windowed = window_mask(mask, positions, cache[0].num_keys(L), self.config.sliding_window, dtype)
         return Step(positions, self.rope.rows(positions), mask, windowed)
-
-    def _check_caches(
-        self, B: int, offset: int | Sequence[int] | mx.array, cache: Sequence[TinyKvCache]
-    ) -> None:
-        """Raises ValueError for caches of another model, or an offset that is not the number of tokens held."""
-        if len(cache) != len(self.layers):
-            raise ValueError(
-                f"{len(cache)} caches for {len(self.layers)} layers: give one per layer, as create_kv_cache does"
-            )
-        if isinstance(offset, mx.array):
-            return  # to read it, the host would wait for the device
-        given, held = [offset] * B if isinstance(offset, int) else list(offset), cache[0].next_positions(B)
-        if given != held:
-            raise ValueError(
-                f"offset {given}, but the rows of the caches hold {held} tokens: give this number"
-            )
 
     def head(self, x: mx.array) -> mx.array:
         """Logits of every token of the vocabulary: (B, K, E) to (B, K, V). Given."""

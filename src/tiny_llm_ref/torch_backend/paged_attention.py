@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tiny_llm_engine.arrays.checks import check_pages
 from tiny_llm_engine.arrays.torch.quantized_pages import QuantizedPages
 
 from ..serving.blocks.block_table import flat_blocks
@@ -237,7 +238,7 @@ def paged_attention(
         ValueError: `page_size` is not that of the pages, `mask` is neither "causal" nor None, a window without
             "causal" for L > 1, or a table that is too short for its context.
     """
-    _check(key_pages, page_size, query.shape[2], mask, window)
+    check_pages(key_pages, page_size, query.shape[2], mask, window)
     keys: Any = key_pages
     values: Any = value_pages
     if scales is not None:
@@ -261,15 +262,3 @@ def paged_attention(
         mask_of_pages = PastMask.of(past, block_list.shape[0])
         statistics = paged_prompt_statistics(tokens, *pages, mask_of_pages, scale)
     return finish_attention(statistics, query.dtype).view(B, L, H, D).transpose(1, 2)
-
-
-def _check(key_pages: torch.Tensor, page_size: int, L: int, mask: str | None, window: int | None) -> None:
-    """What `paged_attention` refuses before it starts."""
-    if page_size != key_pages.shape[1]:
-        raise ValueError(f"page_size is {page_size}, but a page of this pool has {key_pages.shape[1]} slots")
-    if mask not in (None, "causal"):
-        raise ValueError(f'mask {mask!r} is unknown: give "causal" or None')
-    if window is not None and mask is None and L > 1:
-        raise ValueError(
-            f'a window of {window} tokens needs mask="causal": without it all queries see the end'
-        )

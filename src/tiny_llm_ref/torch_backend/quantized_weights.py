@@ -5,10 +5,10 @@ from typing import Protocol
 
 import torch
 
+from tiny_llm_engine.arrays.checks import check_product
 from tiny_llm_engine.arrays.torch.int4 import Int4Matrix, has_int4_kernel
 
 from .quantize import (
-    check_product,
     dequantize_weights,
     quantize_weights,
     quantized_matmul_tiled,
