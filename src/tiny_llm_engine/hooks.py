@@ -3,7 +3,7 @@
 Extensions act in the order in which they are put on the loop.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -14,10 +14,10 @@ from .scheduled import Scheduled
 Served = TypeVar("Served", bound=SequenceState)
 
 
-class RequestHook(Protocol):
-    """Changes a request that is about to wait for the first time."""
-
-    def __call__(self, sequence: SequenceState) -> object: ...
+RequestHook = Callable[[SequenceState], object]  # changes a request that is about to wait for the first time
+BatchHook = Callable[[PackedBatch, Sequence[Scheduled]], object]  # adds to the batch of a call
+# Says which texts a failed call has left unknown, by their digests. They are computed again.
+FailureHook = Callable[[], set[bytes]]
 
 
 class AdmissionHook(Protocol[Served]):
@@ -72,12 +72,6 @@ class PlanHook(Protocol):
         """Changes a whole plan, which is computed in these calls. Blocks are reserved for what it has."""
 
 
-class BatchHook(Protocol):
-    """Adds to the batch of a call."""
-
-    def __call__(self, batch: PackedBatch, call: Sequence[Scheduled]) -> object: ...
-
-
 class CommitHook(Protocol):
     """Takes its part of what a call has drawn, and acts when the call is recorded."""
 
@@ -87,12 +81,6 @@ class CommitHook(Protocol):
 
     def committed(self, call: Sequence[Scheduled]) -> None:
         """The call is recorded, and its tokens are taken."""
-
-
-class FailureHook(Protocol):
-    """Says which texts a failed call has left unknown, by their digests. They are computed again."""
-
-    def __call__(self) -> set[bytes]: ...
 
 
 @dataclass
