@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 __all__ = [
     "AnswerSequence", "Array", "BatchCache", "BlockAllocator", "BlockTable", "Bucket", "Buckets", "Event",
-    "HybridScheduler", "Incoming", "KvCache", "Network", "Outbox", "PackedBatch", "PackedModel", "Part", "Piece", "PortNames", "Request",
-    "RequestStream", "Sampled", "SamplingParams", "ServingModel", "ServingPackage", "Shard", "SplitLoads", "StepProfile",
-    "StructuredOutputsParams",
+    "HybridScheduler", "Incoming", "KvCache", "Network", "Outbox", "PackedBatch", "PackedModel", "Part", "Piece",
+    "PortNames", "Request", "RequestStream", "Sampled", "SamplingParams", "ServingModel", "ServingPackage", "Shard",
+    "SplitLoads", "StepProfile", "StructuredOutputsParams",
 ]  # fmt: skip
 
 Array = Any  # of the port's library: the two array types have nothing in common that could be named
