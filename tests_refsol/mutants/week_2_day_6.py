@@ -94,16 +94,6 @@ MUTANTS = [
             "Hkv, 2 * round_up(self.max_seq_len), D)",
             "BatchingKvCache.add_request",
         ),
-        (
-            "refuses a request that fills its slot",
-            "if prefilled.offset > length:",
-            "if prefilled.offset >= length:",
-        ),
-        (
-            "gives a slot to a request that holds no token",
-            "if prefilled.offset == 0:",
-            "if prefilled.keys is None:",
-        ),
     ),
     Mutant(
         "2.6.2",
