@@ -57,7 +57,7 @@ def show(b: Port, console: Console) -> None:
 
 
 def elsewhere(s: ServingPackage, seconds: float) -> Run:
-    """P computes the prompts and D decodes; a token takes so many seconds on the link."""
+    """P computes the prompts and D decodes; `seconds` is the time per token on the link."""
     prompts = served(s, {number: replace(spec, answer=1) for number, spec in SPECS.items()}, ALONE)
     computed = computed_of(prompts, lambda number: ("P", "D"))
     link: list[Bar] = []

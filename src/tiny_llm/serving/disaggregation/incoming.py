@@ -53,5 +53,5 @@ class Incoming:
                 prompt: without tokens, before its first one or beyond its last one.
         """
         # TASK 4.6.4: it begins at `received` or before, or there is a gap. News, even old news, move the deadline.
-        # Check before you count: whoever catches `Refused` computes everything after `received` here.
+        # Check before you count: after `Refused`, the tokens from `received` on are computed here.
         raise NotImplementedError("week 4 day 6 task 4: Incoming.accept")

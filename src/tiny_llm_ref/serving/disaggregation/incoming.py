@@ -53,7 +53,7 @@ class Incoming:
                 prompt: without tokens, before its first one or beyond its last one.
         """
         # TASK 4.6.4: it begins at `received` or before, or there is a gap. News, even old news, move the deadline.
-        # Check before you count: whoever catches `Refused` computes everything after `received` here.
+        # Check before you count: after `Refused`, the tokens from `received` on are computed here.
         if not (0 <= block.start <= self.received and block.start < block.stop <= len(self.tokens)):
             raise Refused(f"tokens {block.start} to {block.stop} came after {self.received}")
         if digest != text_digest(self.tokens[: block.stop]):

@@ -41,8 +41,8 @@ class SplitLoads:
             ValueError: no engine that decodes is ready.
         """
         # TASK 4.6.6: choose who decodes with the whole prompt; how much of it is not cached there, and is that enough?
-        # If it is, the engine that decodes counts the answer alone, and the other one the prompt alone. Whoever gets a
-        # prompt by `ReplicaLoads.send` has it cached from then on. A request that is sent again counts once, here too.
+        # If it is, the engine that decodes counts the answer alone, and the other one the prompt alone.
+        # `ReplicaLoads.send` marks a prompt as cached. A request that is sent again counts once, here too.
         self.prefilled(request)
         cached = self.decode.cached(prompt)
         decode = self.decode.send(request, prompt, max_tokens)
